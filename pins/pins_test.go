@@ -1,0 +1,32 @@
+// Package pins keeps go.mod whole while the parts are being written; deleted before the first release.
+package pins
+
+import (
+	_ "github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	_ "github.com/alecthomas/kong"
+	_ "github.com/bojanz/currency"
+	_ "github.com/cenkalti/backoff/v5"
+	_ "github.com/getkin/kin-openapi/openapi3filter"
+	_ "github.com/getkin/kin-openapi/routers/gorillamux"
+	_ "github.com/go-chi/chi/v5/middleware"
+	_ "github.com/go-chi/httprate"
+	_ "github.com/google/uuid"
+	_ "github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/nats-io/nats-server/v2/server"
+	_ "github.com/nats-io/nats.go/jetstream"
+	_ "github.com/pb33f/libopenapi-validator"
+	_ "github.com/pressly/goose/v3"
+	_ "github.com/pressly/goose/v3/lock"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/stretchr/testify/require"
+	_ "github.com/synadia-io/orbit.go/jetstreamext"
+	_ "github.com/wneessen/go-mail"
+	_ "go.uber.org/goleak"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sync/semaphore"
+	_ "golang.org/x/time/rate"
+	_ "modernc.org/sqlite"
+	_ "pgregory.net/rapid"
+)
