@@ -6,16 +6,33 @@
 // names: every PostgreSQL session has its search_path set to the service's one
 // schema, a SQLite file holds one service. Times are BIGINT microseconds since
 // 1970 UTC in both engines; DB.Now and Dialect.Now give the database's clock.
+//
+// It promises that a transaction whose Tx returned nil survives a power loss of
+// the database's machine, that an error of Tx means "did not happen" unless it is
+// ErrCommitUnknown, and that a lost connection is replaced by itself. It does
+// not repeat a failed transaction: the caller knows what it would mean.
+//
+// A crash of the process leaves at most a transaction that the server rolls
+// back: at once when the connection breaks, after three seconds when the process
+// is only frozen. A SQLite file recovers from its log when it is opened again.
 package database
 
 import (
 	"context"
 	"database/sql"
-	"io/fs"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
 	"time"
 )
 
-// Options configure Open. The zero value works.
+const (
+	defaultMaxConns         = 8
+	defaultStatementTimeout = 10 * time.Second
+)
+
+// Options configure Open and Migrate. The zero value works.
 type Options struct {
 	// Schema is the PostgreSQL schema of the service (search_path); SQLite ignores it.
 	Schema string
@@ -23,6 +40,27 @@ type Options struct {
 	MaxConns int
 	// StatementTimeout bounds one statement on PostgreSQL. Default 10 s.
 	StatementTimeout time.Duration
+	// Application is the name that PostgreSQL's pg_stat_activity shows. Default "pillarbox".
+	Application string
+	// GrantTo names the PostgreSQL role that may use what Migrate creates, for when
+	// migrations run as another role than the service. Open ignores it.
+	GrantTo string
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.MaxConns < 0 || o.StatementTimeout < 0 {
+		return o, errors.New("database options: connections and statement timeout must not be negative")
+	}
+	if o.MaxConns == 0 {
+		o.MaxConns = defaultMaxConns
+	}
+	if o.StatementTimeout == 0 {
+		o.StatementTimeout = defaultStatementTimeout
+	}
+	if o.Application == "" {
+		o.Application = "pillarbox"
+	}
+	return o, nil
 }
 
 // DB is an open database: one writer and a pool of readers for SQLite, one
@@ -30,6 +68,7 @@ type Options struct {
 type DB struct {
 	dialect     Dialect
 	write, read *sql.DB
+	maxConns    int
 }
 
 // Querier is what both a transaction and the read pool offer.
@@ -39,59 +78,34 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Tx is a write transaction.
-type Tx struct {
-	*sql.Tx
-	Dialect Dialect
+// Open connects to url: postgres://… or sqlite:PATH. It does not wait for an
+// unreachable server: the first use reports it. A SQLite file is created when
+// missing, and refused when it cannot be made safe against power loss.
+func Open(url string, o Options) (*DB, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	switch engine, err := engineOf(url); {
+	case err != nil:
+		return nil, err
+	case engine == postgres:
+		return openPostgres(url, o)
+	default:
+		return openSQLite(url, o)
+	}
 }
 
-// Dialect names the engine and holds the few differences in SQL text.
-type Dialect struct{ engine engine }
-
-type engine int
-
-const (
-	postgres engine = iota
-	sqlite
-)
-
-// Postgres reports whether the engine is PostgreSQL.
-func (d Dialect) Postgres() bool { return d.engine == postgres }
-
-// Now is an SQL expression for the database's clock in microseconds since 1970.
-func (d Dialect) Now() string { panic("skeleton") }
-
-// ForUpdate is the row lock clause to append to a SELECT (" FOR UPDATE", or "" where the
-// transaction already excludes every other writer).
-func (d Dialect) ForUpdate() string { panic("skeleton") }
-
-// ForShare is like ForUpdate with a shared lock.
-func (d Dialect) ForShare() string { panic("skeleton") }
-
-// SkipLocked is ForUpdate that passes over rows locked by others.
-func (d Dialect) SkipLocked() string { panic("skeleton") }
-
-// Values returns the placeholder rows "($1,$2),($3,$4)" for a multi-row INSERT.
-func Values(rows, columns int) string { panic("skeleton") }
-
-// In returns the placeholder list "($k,$k+1,…)" of n parameters starting at $first.
-func In(first, n int) string { panic("skeleton") }
-
-// Open connects to url: postgres://… or sqlite:PATH. It does not wait for an
-// unreachable server: the first use reports it.
-func Open(url string, o Options) (*DB, error) { panic("skeleton") }
-
-// Migrate applies the migrations in files (postgres/ or sqlite/ below its root, goose
-// SQL) under a lock, so that many processes may start at once. A database whose
-// schema is newer than files is left as it is. On PostgreSQL it creates
-// o.Schema when missing. url may name another role than the service's.
-func Migrate(ctx context.Context, url string, files fs.FS, o Options) error { panic("skeleton") }
-
-// Tx runs do in a write transaction and commits. An error of do rolls back and
-// is returned as it is. If the commit's outcome is unknown the error wraps
-// ErrCommitUnknown.
-func (db *DB) Tx(ctx context.Context, do func(ctx context.Context, tx *Tx) error) error {
-	panic("skeleton")
+func engineOf(url string) (engine, error) {
+	scheme, _, _ := strings.Cut(url, ":")
+	switch scheme {
+	case "postgres", "postgresql":
+		return postgres, nil
+	case "sqlite":
+		return sqlite, nil
+	}
+	// The URL itself stays out of the message: it may hold a password.
+	return 0, errors.New("database url must begin with postgres:// or sqlite:")
 }
 
 // Read is for queries outside a write transaction.
@@ -101,16 +115,60 @@ func (db *DB) Read() Querier { return db.read }
 func (db *DB) Dialect() Dialect { return db.dialect }
 
 // Ping reports whether the database answers and takes writes.
-func (db *DB) Ping(ctx context.Context) error { panic("skeleton") }
+func (db *DB) Ping(ctx context.Context) error {
+	if db.dialect.engine == sqlite {
+		return db.pingSQLite(ctx)
+	}
+	return db.pingPostgres(ctx)
+}
+
+// Warm opens n connections (at most the pool's size) and leaves them in the
+// pool, so that the first work does not wait for them: a new PostgreSQL
+// connection costs 24 ms and a cold pool stalls for a second.
+func (db *DB) Warm(ctx context.Context, n int) error {
+	n = min(n, db.maxConns)
+	conns := make([]*sql.Conn, n)
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if conns[i], errs[i] = db.read.Conn(ctx); errs[i] == nil {
+				errs[i] = conns[i].PingContext(ctx)
+			}
+		})
+	}
+	wg.Wait() // all are open at the same time before the first goes back
+	for _, c := range conns {
+		if c != nil {
+			errs = append(errs, c.Close())
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("warm connections: %w", err)
+	}
+	return nil
+}
 
 // Now returns the database's clock.
-func (db *DB) Now(ctx context.Context) (time.Time, error) { panic("skeleton") }
+func (db *DB) Now(ctx context.Context) (time.Time, error) {
+	var micros int64
+	if err := db.read.QueryRowContext(ctx, "SELECT "+db.dialect.Now()).Scan(&micros); err != nil {
+		return time.Time{}, fmt.Errorf("read database clock: %w", err)
+	}
+	return Time(micros), nil
+}
 
-// Close closes all connections.
-func (db *DB) Close() error { panic("skeleton") }
+// Close closes all connections. Transactions under way fail.
+func (db *DB) Close() error {
+	if db.read == db.write {
+		return db.read.Close()
+	}
+	// The writer goes last: SQLite's last connection folds the log into the file.
+	return errors.Join(db.read.Close(), db.write.Close())
+}
 
-// Micros is t as the databases keep it; Time is its inverse, in UTC.
+// Micros is t as the databases keep it.
 func Micros(t time.Time) int64 { return t.UnixMicro() }
 
-// Time is the inverse of Micros.
+// Time is the inverse of Micros, in UTC.
 func Time(micros int64) time.Time { return time.UnixMicro(micros).UTC() }
