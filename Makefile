@@ -1,0 +1,47 @@
+# The commands of Pillarbox; "make help" lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help build run test race e2e verify bench crash soak up down logs clean
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+PG := go run ./shared/database/databasetest/withpostgres --
+# The race detector needs a C compiler; the programs never do.
+RACE := $(shell command -v gcc >/dev/null && echo -race)
+export CGO_ENABLED ?= $(if $(RACE),1,0)
+N ?= 20
+SEED ?= 0
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the five programs into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./services/store ./services/mailer ./services/audit ./services/loyalty ./services/suite
+
+run: ## run everything in one process, files under ./data
+	@CGO_ENABLED=0 go build -o bin/suite ./services/suite
+	@exec bin/suite run
+
+test: ## all tests, with PostgreSQL found or set up; with the race detector where a C compiler is
+	$(PG) go test -short $(RACE) -shuffle=on -timeout 20m ./...
+
+race: ## all tests three times with the race detector, full mode
+	$(PG) go test -race -shuffle=on -count=3 -timeout 60m ./...
+
+e2e: ## the end-to-end scenarios alone
+	$(PG) go test -count=1 -timeout 20m ./services/suite/e2e/...
+
+verify: ## formatting, vet, static analysis, import rules, tidy module, known vulnerabilities
+	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }
+	go vet ./...
+	go mod tidy -diff
+	go run $(STATICCHECK) ./...
+	go test -count=1 ./services/internal/rules
+	@go run $(GOVULNCHECK) ./... || { status=$$?; [ $$status -ne 3 ] || exit 1; echo "govulncheck could not run here (status $$status): skipped"; }
+
+bench: ## benchmarks, ratios against a reference in the same run
+	$(PG) go test -run '^$$' -bench . -benchtime 2s ./shared/... ./services/...
+
+clean: ## remove what was built; data and mails stay
+	rm -rf bin

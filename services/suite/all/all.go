@@ -1,0 +1,72 @@
+// Package all is the list of the services that the suite runs in one process.
+package all
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+
+	"github.com/pillarbox/pillarbox/migrations"
+	"github.com/pillarbox/pillarbox/services/audit/auditsvc"
+	"github.com/pillarbox/pillarbox/services/internal/boot"
+	"github.com/pillarbox/pillarbox/services/loyalty/loyaltysvc"
+	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
+	"github.com/pillarbox/pillarbox/services/store/storesvc"
+)
+
+// Settings are the settings of all services, as each service's own program
+// takes them.
+type Settings struct {
+	Store   storesvc.Config   `embed:"" prefix:"store-"`
+	Mailer  mailersvc.Config  `embed:"" prefix:"mailer-"`
+	Audit   auditsvc.Config   `embed:"" prefix:"audit-"`
+	Loyalty loyaltysvc.Config `embed:"" prefix:"loyalty-"`
+}
+
+// Validate reports the problems of all services' settings.
+func (s Settings) Validate() error {
+	return errors.Join(s.Store.Validate(), s.Mailer.Validate(), s.Audit.Validate(), s.Loyalty.Validate())
+}
+
+// Entry is one service of the list.
+type Entry struct {
+	Name       string
+	Migrations fs.FS
+	New        func(boot.Deps) (boot.Service, error)
+}
+
+// Names are the names of all services.
+func Names() []string {
+	return []string{storesvc.Name, mailersvc.Name, auditsvc.Name, loyaltysvc.Name}
+}
+
+// Entries returns the services, the one that takes work in first: they are
+// stopped in this order.
+func (s Settings) Entries() []Entry {
+	build := map[string]func(boot.Deps) (boot.Service, error){
+		storesvc.Name:   func(d boot.Deps) (boot.Service, error) { return storesvc.New(s.Store, storesvc.Deps(d)) },
+		mailersvc.Name:  func(d boot.Deps) (boot.Service, error) { return mailersvc.New(s.Mailer, mailersvc.Deps(d)) },
+		auditsvc.Name:   func(d boot.Deps) (boot.Service, error) { return auditsvc.New(s.Audit, auditsvc.Deps(d)) },
+		loyaltysvc.Name: func(d boot.Deps) (boot.Service, error) { return loyaltysvc.New(s.Loyalty, loyaltysvc.Deps(d)) },
+	}
+	var entries []Entry
+	for _, name := range Names() {
+		entries = append(entries, Entry{Name: name, Migrations: migrations.Of(name), New: build[name]})
+	}
+	return entries
+}
+
+// Handler puts the APIs of the services, by name, on one address: /audit… and
+// /loyalty… are theirs, everything else is the store's.
+func Handler(services map[string]boot.Service) (http.Handler, error) {
+	mux := http.NewServeMux()
+	for name, pattern := range map[string]string{storesvc.Name: "/", auditsvc.Name: "/audit/", loyaltysvc.Name: "/loyalty/"} {
+		service, ok := services[name]
+		if !ok {
+			return nil, fmt.Errorf("service %s is missing", name)
+		}
+		mux.Handle(pattern, service.Handler())
+	}
+	return mux, nil
+}
