@@ -18,8 +18,10 @@ CREATE TABLE orders (
 );
 
 -- Append-only history: the source of timeline, refill, replay and reconcile.
+-- seq is taken under the order's lock: it rises with the versions of one order.
 CREATE TABLE events (
-    id         TEXT PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 64),
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         TEXT NOT NULL UNIQUE CHECK (length(id) BETWEEN 1 AND 64),
     order_id   TEXT NOT NULL,
     version    INTEGER NOT NULL CHECK (version > 0),
     type       TEXT NOT NULL,
@@ -29,17 +31,23 @@ CREATE TABLE events (
 );
 CREATE INDEX events_created ON events (created_at);
 
--- What is not yet confirmed by the broker. dead_reason: the broker will never
--- take this row; its order is held, the others go on.
+-- What is not yet confirmed by the broker. seq is the event's, size its
+-- payload's length. dead_reason: the broker will never take this row; its order
+-- is held, the others go on.
 CREATE TABLE outbox (
-    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq         INTEGER PRIMARY KEY,
     event_id    TEXT NOT NULL UNIQUE,
     order_id    TEXT NOT NULL,
+    size        INTEGER NOT NULL,
     created_at  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     dead_reason TEXT
 );
+CREATE INDEX outbox_dead ON outbox (order_id, seq) WHERE dead_reason IS NOT NULL;
 
 -- One row: what the relay knows of the stream (created in microseconds).
+-- refill_from is set while a refill runs: what the stream had above that sequence
+-- was lost. refill_cursor is set while the whole horizon is refilled: the events
+-- up to this events.seq are done.
 CREATE TABLE relay_state (
     id             INTEGER PRIMARY KEY CHECK (id = 1),
     stream_created INTEGER NOT NULL,
@@ -47,6 +55,7 @@ CREATE TABLE relay_state (
     generation     INTEGER NOT NULL,
     refill_count   INTEGER NOT NULL DEFAULT 0,
     refill_from    INTEGER,
+    refill_cursor  INTEGER,
     term           INTEGER NOT NULL
 );
 
@@ -56,6 +65,11 @@ CREATE TABLE relay_log (
     last_seq   INTEGER PRIMARY KEY,
     event_ids  TEXT NOT NULL,
     created_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))
+);
+
+-- Events (by events.seq) that the stream had and lost: to be published again.
+CREATE TABLE relay_lost (
+    seq INTEGER PRIMARY KEY
 );
 
 -- The first answer to each idempotency key. response is NULL while the order of
