@@ -1,4 +1,7 @@
--- The audit log: one row per event, append-only.
+-- The audit log: one row per event, append-only: the database itself refuses to
+-- change or delete an entry. A release that expires or erases entries replaces
+-- those triggers in a migration of its own; until then only the owner of the
+-- tables can drop them, which need not be the role that the service runs as.
 -- Times are microseconds since 1970 UTC. Forward only.
 
 -- +goose Up
@@ -9,10 +12,20 @@ CREATE TABLE entries (
     order_id      TEXT COLLATE "C" NOT NULL,
     order_version BIGINT NOT NULL,
     occurred_at   BIGINT NOT NULL,
-    recorded_at   BIGINT NOT NULL,
+    recorded_at   BIGINT NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     event         BYTEA NOT NULL
 );
 CREATE INDEX entries_order ON entries (order_id, position);
+
+-- +goose StatementBegin
+CREATE FUNCTION entries_are_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'audit entries are append-only' USING ERRCODE = 'integrity_constraint_violation';
+END
+$$;
+-- +goose StatementEnd
+CREATE TRIGGER entries_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON entries
+    FOR EACH STATEMENT EXECUTE FUNCTION entries_are_append_only();
 
 -- What the consumer remembers of itself: when it first started (the baseline rule).
 CREATE TABLE consumer_state (

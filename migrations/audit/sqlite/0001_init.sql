@@ -1,4 +1,6 @@
--- The audit log: one row per event, append-only.
+-- The audit log: one row per event, append-only: the database itself refuses to
+-- change or delete an entry. A release that expires or erases entries replaces
+-- those triggers in a migration of its own. (Whoever can write the file can drop them.)
 -- Times are microseconds since 1970 UTC. Forward only.
 
 -- +goose Up
@@ -9,10 +11,23 @@ CREATE TABLE entries (
     order_id      TEXT NOT NULL,
     order_version INTEGER NOT NULL,
     occurred_at   INTEGER NOT NULL,
-    recorded_at   INTEGER NOT NULL,
+    recorded_at   INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     event         BLOB NOT NULL
 );
 CREATE INDEX entries_order ON entries (order_id, position);
+
+-- +goose StatementBegin
+CREATE TRIGGER entries_never_change BEFORE UPDATE ON entries
+BEGIN
+    SELECT RAISE(ABORT, 'audit entries are append-only');
+END;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE TRIGGER entries_never_go BEFORE DELETE ON entries
+BEGIN
+    SELECT RAISE(ABORT, 'audit entries are append-only');
+END;
+-- +goose StatementEnd
 
 -- What the consumer remembers of itself: when it first started (the baseline rule).
 CREATE TABLE consumer_state (

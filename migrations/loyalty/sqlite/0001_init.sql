@@ -4,19 +4,22 @@
 -- +goose Up
 CREATE TABLE accounts (
     customer   TEXT PRIMARY KEY CHECK (length(customer) BETWEEN 3 AND 320), -- address, domain in lower case
-    points     INTEGER NOT NULL,
+    points     INTEGER NOT NULL CHECK (points BETWEEN -1000000000000000000 AND 1000000000000000000),
     updated_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER))
 );
 
+-- Every event leaves a row at the account that it names (0 points included), and one more
+-- at each other account that an earlier event of the order had credited.
 CREATE TABLE ledger (
     position      INTEGER PRIMARY KEY AUTOINCREMENT,
-    event_id      TEXT NOT NULL UNIQUE CHECK (length(event_id) BETWEEN 1 AND 64),
+    event_id      TEXT NOT NULL CHECK (length(event_id) BETWEEN 1 AND 64),
     customer      TEXT NOT NULL,
     order_id      TEXT NOT NULL,
     order_version INTEGER NOT NULL,
-    points        INTEGER NOT NULL,
+    points        INTEGER NOT NULL CHECK (points BETWEEN -1000000000000000 AND 1000000000000000),
     reason        TEXT NOT NULL CHECK (reason IN ('placed', 'changed', 'cancelled')),
-    at            INTEGER NOT NULL
+    at            INTEGER NOT NULL, -- of the event
+    UNIQUE (event_id, customer)
 );
 CREATE INDEX ledger_customer ON ledger (customer, position);
 CREATE INDEX ledger_order ON ledger (order_id);
