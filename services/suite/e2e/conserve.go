@@ -41,6 +41,10 @@ type Line struct {
 
 var reader = http.Client{Timeout: 10 * time.Second}
 
+// CloseIdle closes connections that are kept for reuse, so that nothing is left
+// running after the last check.
+func CloseIdle() { reader.CloseIdleConnections() }
+
 func getJSON(ctx context.Context, address string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

@@ -1,0 +1,104 @@
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/pillarbox/pillarbox/services/suite/all"
+	"github.com/pillarbox/pillarbox/services/suite/e2e"
+	"github.com/pillarbox/pillarbox/services/suite/inprocess"
+	"github.com/pillarbox/pillarbox/shared/logs"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// shape is one way to run the line. The scenarios know nothing else of it.
+type shape struct {
+	name  string
+	start func(t *testing.T) e2e.Line
+}
+
+// eachShape runs the scenario in every shape, each on a line of its own.
+func eachShape(t *testing.T, scenario func(t *testing.T, line e2e.Line)) {
+	t.Helper()
+	t.Parallel()
+	for _, s := range []shape{{"suite", startSuite}} {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			scenario(t, s.start(t))
+		})
+	}
+}
+
+// settings are the services' defaults, as the programs have them.
+func settings(t *testing.T) all.Settings {
+	t.Helper()
+	var s struct {
+		all.Settings `embed:""`
+	}
+	parser, err := kong.New(&s)
+	require.NoError(t, err)
+	_, err = parser.Parse(nil)
+	require.NoError(t, err)
+	return s.Settings
+}
+
+// runSuite starts a suite on dir and returns it with a function that stops it
+// and reports what went wrong.
+func runSuite(t *testing.T, dir string) (*inprocess.Suite, func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	log, err := os.OpenFile(filepath.Join(dir, "suite.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	suite, err := inprocess.Start(ctx, inprocess.Config{
+		Data: dir, HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0", Settings: settings(t),
+	}, logs.New(log, "text", -4))
+	if err != nil {
+		cancel()
+	}
+	require.NoError(t, err)
+	return suite, func() error {
+		cancel()
+		defer log.Close()
+		return suite.Wait()
+	}
+}
+
+func lineOf(suite *inprocess.Suite, dir string) e2e.Line {
+	base := "http://" + suite.HTTP()
+	return e2e.Line{
+		Stores: []string{base}, Audit: base, Loyalty: base,
+		Admins: []string{"http://" + suite.Admin()}, Pickup: filepath.Join(dir, "pickup"),
+	}
+}
+
+func startSuite(t *testing.T) e2e.Line {
+	dir := t.TempDir()
+	suite, stop := runSuite(t, dir)
+	t.Cleanup(func() {
+		require.NoError(t, stop())
+		if t.Failed() {
+			showLog(t, filepath.Join(dir, "suite.log"))
+		}
+	})
+	return lineOf(suite, dir)
+}
+
+// showLog puts the end of a log into the test's output.
+func showLog(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Logf("%s: %v", path, err)
+		return
+	}
+	t.Logf("%s:\n%s", path, text[max(0, len(text)-8000):])
+}
