@@ -39,6 +39,10 @@ func (d Dialect) ForUpdate() string { return d.lock(" FOR UPDATE") }
 // ForShare is like ForUpdate with a shared lock.
 func (d Dialect) ForShare() string { return d.lock(" FOR SHARE") }
 
+// ForKeyShare is the weakest lock: it holds off a change of the row's key and a
+// ForUpdate, but no change of other columns.
+func (d Dialect) ForKeyShare() string { return d.lock(" FOR KEY SHARE") }
+
 // SkipLocked is ForUpdate that passes over rows locked by others.
 func (d Dialect) SkipLocked() string { return d.lock(" FOR UPDATE SKIP LOCKED") }
 
