@@ -1,27 +1,38 @@
 // Package broker is the Watermill publisher and subscriber over NATS JetStream,
-// written for durable streams and competing consumers (see Subscriber).
+// written for durable streams and competing consumers.
+//
+// It promises: a confirmed publish is in the stream (and on disk, when the
+// server syncs always); a message that was not acknowledged comes again; the
+// replicas of a group share the messages of one durable consumer; a subscriber
+// never gives up, whatever happens to the connection, the stream or the durable.
+//
+// It does not promise order between messages in flight, nor that a message comes
+// only once: whoever handles messages must recognise an event that it has handled.
+//
+// A crash leaves behind: publishes whose outcome is unknown (publish them again
+// with the same publish id), and messages in flight, which the broker hands to
+// another replica after the ack deadline.
 package broker
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
-// Errors of publishing. What is none of these has an unknown outcome: the
-// message may or may not be in the stream.
-var (
-	// ErrDuplicate: a batch held a message whose publish id the stream has seen; nothing of the batch was stored.
-	ErrDuplicate = errors.New("duplicate publish id in batch")
-	// ErrFull: the stream is at its limit; nothing was stored.
-	ErrFull = errors.New("stream full")
-	// ErrRefused: the broker will never take this message (too large, no such subject, bad header).
-	ErrRefused = errors.New("message refused")
+const (
+	connectTimeout = time.Second            // of one attempt at one address
+	reconnectWait  = 100 * time.Millisecond // doubles up to reconnectMax
+	reconnectMax   = 2 * time.Second
+	pingInterval   = 3 * time.Second // two unanswered pings: the connection is dead
+	apiTimeout     = 5 * time.Second // of one JetStream request when the caller sets none
+	flushTimeout   = 2 * time.Second
 )
 
 // Config of Connect.
@@ -40,84 +51,80 @@ type Conn struct {
 }
 
 // Connect returns at once, also when no server answers yet: the connection is
-// made in the background and kept.
-func Connect(c Config, log *slog.Logger) (*Conn, error) { panic("skeleton") }
-
-// Ready reports whether the server answers.
-func (c *Conn) Ready(ctx context.Context) error { panic("skeleton") }
-
-// Close closes the connection. Close subscribers and publishers first.
-func (c *Conn) Close() { panic("skeleton") }
-
-// StreamConfig is what a stream needs (DESIGN 5.4): limits retention, DiscardNew, no MaxAge.
-type StreamConfig struct {
-	Name     string // its subjects are Name.>
-	MaxBytes int64  // default 1 GiB
-	Replicas int    // default 1
-	FirstSeq uint64 // of a new stream
-	// Generation rises when a stream lost its tail; it is kept in the stream's metadata and
-	// is part of the durables' names.
-	Generation int64
+// made in the background and kept. (An address that swallows packets costs one
+// connect timeout of a second.) The error is about the configuration only.
+func Connect(c Config, log *slog.Logger) (*Conn, error) {
+	if log == nil {
+		log = logs.Discard()
+	}
+	if c.URL == "" && c.Server == nil {
+		return nil, errors.New("connect to broker: neither a URL nor a server is given")
+	}
+	options := append(lasting(log), nats.Name(c.Name))
+	if c.Token != "" {
+		options = append(options, nats.Token(c.Token))
+	}
+	if c.Server != nil {
+		options = append(options, nats.InProcessServer(c.Server))
+	}
+	nc, err := nats.Connect(c.URL, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to broker: %w", err)
+	}
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(apiTimeout))
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("connect to broker: %w", err)
+	}
+	return &Conn{NATS: nc, JS: js, log: log}, nil
 }
 
-// StreamState is what the relay compares with its own memory.
-type StreamState struct {
-	Created    time.Time
-	FirstSeq   uint64
-	LastSeq    uint64
-	Messages   uint64
-	Bytes      uint64
-	Generation int64
+// lasting are the options of a connection that survives everything.
+func lasting(log *slog.Logger) []nats.Option {
+	return []nats.Option{
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // a rolled password must not end the connection for good
+		nats.Timeout(connectTimeout),
+		nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(2),
+		nats.CustomReconnectDelay(func(attempts int) time.Duration {
+			return min(reconnectWait<<min(attempts, 10), reconnectMax)
+		}),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn("broker connection lost", logs.Error, err)
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			log.Info("broker connected", logs.Address, nc.ConnectedUrlRedacted())
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			log.Warn("broker reported an error", logs.Error, err)
+		}),
+	}
 }
 
-// ErrNoStream: the stream does not exist.
-var ErrNoStream = errors.New("no such stream")
-
-// EnsureStream creates the stream or brings its configuration up to date, and returns its state.
-func (c *Conn) EnsureStream(ctx context.Context, s StreamConfig) (StreamState, error) {
-	panic("skeleton")
+// Ready reports whether the server answers and JetStream works.
+func (c *Conn) Ready(ctx context.Context) error {
+	if !c.NATS.IsConnected() {
+		return ErrDisconnected
+	}
+	if _, err := c.JS.AccountInfo(ctx); err != nil {
+		return fmt.Errorf("ask broker for its state: %w", err)
+	}
+	return nil
 }
 
-// Stream returns the state of a stream, or ErrNoStream.
-func (c *Conn) Stream(ctx context.Context, name string) (StreamState, error) { panic("skeleton") }
-
-// Receipt is the broker's confirmation of one publish.
-type Receipt struct {
-	Sequence  uint64
-	Duplicate bool // the stream had this publish id already; Sequence is the old one's
+// Close sends what is buffered and closes the connection. Close subscribers and publishers first.
+func (c *Conn) Close() {
+	c.flush()
+	c.NATS.Close()
 }
 
-// Publisher implements message.Publisher. The topic is the subject; its first token names the stream.
-// The publish id is the message's metadata MetaPublishID, else its UUID.
-type Publisher struct{}
-
-// Metadata keys that the adapter reads and writes.
-const (
-	MetaPublishID = "Nats-Msg-Id"
-)
-
-// PublisherConfig of NewPublisher. The zero value works.
-type PublisherConfig struct {
-	Timeout    time.Duration // of one confirmed publish. Default 2 s
-	AutoCreate bool          // create the topic's stream when missing (tests and tools)
+// flush waits until the server has read everything that was sent.
+func (c *Conn) flush() {
+	if c.NATS.IsConnected() {
+		_ = c.NATS.FlushTimeout(flushTimeout) // nothing can be done; unread acks mean redelivery
+	}
 }
-
-// NewPublisher returns a publisher on a borrowed connection: Close does not close it.
-func NewPublisher(c *Conn, pc PublisherConfig) *Publisher { panic("skeleton") }
-
-// Publish publishes the messages in order, each confirmed by the broker before the next. It stops at the first error.
-func (p *Publisher) Publish(topic string, messages ...*message.Message) error { panic("skeleton") }
-
-// PublishOne publishes one message and waits for the broker's confirmation.
-func (p *Publisher) PublishOne(ctx context.Context, topic string, m *message.Message) (Receipt, error) {
-	panic("skeleton")
-}
-
-// PublishAtomic publishes 2 to 1,000 messages as one atomic batch: all are in the stream, with
-// consecutive sequences in the given order, or none. It returns the sequence of the last one.
-func (p *Publisher) PublishAtomic(ctx context.Context, topic string, messages []*message.Message) (last uint64, err error) {
-	panic("skeleton")
-}
-
-// Close waits for publishes under way.
-func (p *Publisher) Close() error { panic("skeleton") }

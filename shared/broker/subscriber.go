@@ -2,15 +2,24 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // SubscriberConfig of NewSubscriber.
 type SubscriberConfig struct {
-	Group        string        // consumer group: replicas with one name share the messages. Durable name is Group-Generation. Empty: a group of its own per Subscribe call
-	MaxInFlight  int           // messages handed out or buffered and not yet acked. Default 100
+	// Group is the consumer group: replicas with one name share the messages of a topic. The durable's
+	// name is Group-Generation, so a group reads one topic of a stream. Empty: a group of its own per
+	// Subscribe call, which ends with it.
+	Group        string
+	MaxInFlight  int           // messages of one subscription handed out or buffered and not yet acked. Default 100
 	AckWait      time.Duration // Default 5 s; extended by heartbeat at a third
 	NackDelay    time.Duration // before a nacked message comes again. Default 100 ms; 0 at shutdown
 	CloseTimeout time.Duration // how long Close waits for handlers. Default 8 s
@@ -20,44 +29,153 @@ type SubscriberConfig struct {
 	OnDurable func(ctx context.Context, durable string)
 }
 
-// Subscriber implements message.Subscriber over one durable pull consumer per group.
-type Subscriber struct{}
-
-// NewSubscriber returns a subscriber on a borrowed connection.
-func NewSubscriber(c *Conn, sc SubscriberConfig) (*Subscriber, error) { panic("skeleton") }
-
-// Subscribe hands out messages until ctx ends or Close. The channel is buffered
-// with what waits in the stream up to MaxInFlight, so that a handler can take a
-// batch by receiving until the channel is empty. Message contexts are NOT cancelled by ctx or Close
-// until CloseTimeout has passed.
-func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	panic("skeleton")
+func (sc SubscriberConfig) withDefaults() SubscriberConfig {
+	if sc.MaxInFlight == 0 {
+		sc.MaxInFlight = 100
+	}
+	if sc.AckWait == 0 {
+		sc.AckWait = 5 * time.Second
+	}
+	if sc.NackDelay == 0 {
+		sc.NackDelay = 100 * time.Millisecond
+	}
+	if sc.CloseTimeout == 0 {
+		sc.CloseTimeout = 8 * time.Second
+	}
+	return sc
 }
 
-// Pause stops pulling and nacks what is buffered; Resume goes on.
-func (s *Subscriber) Pause() { panic("skeleton") }
+func (sc SubscriberConfig) validate() error {
+	var errs []error
+	if strings.ContainsAny(sc.Group, " \t\r\n.*>/\\") || len(sc.Group) > 200 {
+		errs = append(errs, fmt.Errorf("group %q: blanks and . * > / \\ are not allowed, nor more than 200 bytes", sc.Group))
+	}
+	if sc.MaxInFlight < 1 || sc.MaxInFlight > 10_000 {
+		errs = append(errs, fmt.Errorf("max in flight %d is not 1 to 10,000", sc.MaxInFlight))
+	}
+	if sc.AckWait < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("ack wait %s is under 100 ms", sc.AckWait))
+	}
+	if sc.NackDelay < 0 || sc.CloseTimeout < 0 {
+		errs = append(errs, errors.New("nack delay and close timeout must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// Subscriber implements message.Subscriber over one durable pull consumer per group.
+type Subscriber struct {
+	conn   *Conn
+	config SubscriberConfig
+	gate   *gate
+
+	stop     context.CancelFunc // ends every subscription
+	stopping context.Context
+
+	mu     sync.Mutex // guards closed, and running.Add against Wait
+	closed bool
+	// running counts subscriptions.
+	running sync.WaitGroup
+}
+
+// NewSubscriber returns a subscriber on a borrowed connection.
+func NewSubscriber(c *Conn, sc SubscriberConfig) (*Subscriber, error) {
+	sc = sc.withDefaults()
+	if err := sc.validate(); err != nil {
+		return nil, fmt.Errorf("new subscriber: %w", err)
+	}
+	s := &Subscriber{conn: c, config: sc, gate: newGate()}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Subscribe hands out messages until ctx ends or Close; then the channel is closed after the messages
+// handed out are settled. It returns at once: the stream may come into being later.
+//
+// The channel is buffered with what waits in the stream up to MaxInFlight, so that a handler can take a
+// batch by receiving until the channel is empty. Message contexts carry ctx's values but are NOT cancelled
+// by ctx or Close until CloseTimeout has passed.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if topic == "" || strings.ContainsAny(topic, " \t\r\n") || strings.ContainsAny(rootOf(topic), "*>") || rootOf(topic) == "" {
+		return nil, fmt.Errorf("subscribe to %q: no topic", topic)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, fmt.Errorf("subscribe to %s: %w", topic, ErrClosed)
+	}
+	b := newSubscription(ctx, s, topic)
+	s.running.Go(b.run)
+	return b.out, nil
+}
+
+// Pause makes every subscription stop pulling and nack what is buffered; it returns at once.
+// Messages handed out stay with their handlers.
+func (s *Subscriber) Pause() { s.gate.set(true) }
 
 // Resume goes on pulling after Pause.
-func (s *Subscriber) Resume() { panic("skeleton") }
+func (s *Subscriber) Resume() { s.gate.set(false) }
 
 // Close stops pulling, nacks what is buffered, waits for the messages handed out to be settled up to
 // CloseTimeout, nacks the rest and closes the channels.
-func (s *Subscriber) Close() error { panic("skeleton") }
-
-// Info is what the broker knows of a received message.
-type Info struct {
-	Subject    string
-	Sequence   uint64 // in the stream
-	Deliveries uint64 // 1 for the first
-	StoredAt   time.Time
-	Headers    map[string][]string // as they came
-	// Malformed is why the message cannot be an event (a header with two values), else "".
-	Malformed string
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	s.running.Wait()
+	return nil
 }
-
-// InfoOf returns the broker's knowledge of a message that Subscribe handed out.
-func InfoOf(m *message.Message) (Info, bool) { panic("skeleton") }
 
 // AckFloor returns the stream sequence up to which every message was acknowledged by the group's
 // durable (0 when it does not exist).
-func (s *Subscriber) AckFloor(ctx context.Context, topic string) (uint64, error) { panic("skeleton") }
+func (s *Subscriber) AckFloor(ctx context.Context, topic string) (uint64, error) {
+	st, err := s.conn.Stream(ctx, streamOf(topic))
+	if errors.Is(err, ErrNoStream) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("ack floor of %s: %w", s.config.Group, err)
+	}
+	c, err := s.conn.JS.Consumer(ctx, streamOf(topic), durableName(s.config.Group, st.Generation))
+	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("ack floor of %s: %w", s.config.Group, err)
+	}
+	return c.CachedInfo().AckFloor.Stream, nil
+}
+
+// groupName is the group of a new subscription.
+func (sc SubscriberConfig) groupName() string {
+	if sc.Group == "" {
+		return "own-" + uuid.NewString()
+	}
+	return sc.Group
+}
+
+// gate tells subscriptions whether they may pull.
+type gate struct {
+	mu      sync.Mutex // guards all below
+	paused  bool
+	changed chan struct{} // closed and replaced when paused changes
+}
+
+func newGate() *gate { return &gate{changed: make(chan struct{})} }
+
+func (g *gate) set(paused bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.paused != paused {
+		g.paused = paused
+		close(g.changed)
+		g.changed = make(chan struct{})
+	}
+}
+
+// state returns whether pulling is paused, and a channel that is closed when that changes.
+func (g *gate) state() (paused bool, changed <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.paused, g.changed
+}

@@ -1,0 +1,278 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/pillarbox/pillarbox/shared/logs"
+)
+
+const (
+	buildTimeout    = 5 * time.Second // of finding or creating the durable
+	registerTimeout = 5 * time.Second // of OnDurable
+	backoffMin      = 50 * time.Millisecond
+	backoffMax      = time.Second
+	watchInterval   = time.Second     // of looking whether the stream was made anew or its generation rose
+	quiet           = time.Second     // trouble shorter than this is not logged
+	complainEvery   = 5 * time.Second // then one line
+
+	topicKey = "topic" // of log lines
+)
+
+var (
+	errMoved  = errors.New("stream was made anew or its generation rose")
+	errPaused = errors.New("paused")
+)
+
+// subscription is one Subscribe call. One goroutine (run) owns the session and out; a second extends
+// deadlines, a third watches the stream; each message in flight has one that waits for its ack.
+//
+//	build durable ──► session: pull, hand out ──► end session ──► build … until stop ──► settle, close
+//	      ▲                                            │ (pause: wait for Resume)
+//	      └──────────────── backoff ◄──────────────────┘
+type subscription struct {
+	parent  *Subscriber
+	topic   string
+	group   string
+	out     chan *message.Message
+	flights *flights
+
+	stop    context.Context // ends with Subscribe's context or Close: no more pulls
+	release context.CancelFunc
+	work    context.Context // parent of message contexts: ends when the time for handlers is over
+	endWork context.CancelFunc
+
+	moved   chan struct{} // the watcher saw another stream or generation
+	known   durable       // that was last announced by OnDurable
+	session *session      // the latest
+	backoff *backoff.ExponentialBackOff
+	trouble time.Time // since when nothing works; zero: it works
+	said    time.Time // when that was last logged
+
+	mu      sync.Mutex // guards watched
+	watched durable    // what the watcher compares with; zero: nothing
+}
+
+func newSubscription(ctx context.Context, parent *Subscriber, topic string) *subscription {
+	s := &subscription{
+		parent: parent, topic: topic, group: parent.config.groupName(),
+		out:     make(chan *message.Message, parent.config.MaxInFlight),
+		flights: newFlights(parent.conn),
+		moved:   make(chan struct{}, 1),
+		backoff: backoff.NewExponentialBackOff(),
+	}
+	s.backoff.InitialInterval, s.backoff.MaxInterval = backoffMin, backoffMax
+	s.work, s.endWork = context.WithCancel(context.WithoutCancel(ctx))
+	var cancel context.CancelFunc
+	s.stop, cancel = context.WithCancel(ctx)
+	forget := context.AfterFunc(parent.stopping, cancel)
+	s.release = func() { forget(); cancel() }
+	return s
+}
+
+// run pulls until stop, whatever happens, and closes out when everything is settled.
+func (s *subscription) run() {
+	var helpers sync.WaitGroup
+	done := make(chan struct{})
+	helpers.Go(func() { s.keepAlive(done) })
+	helpers.Go(func() { s.watch(done) })
+	for s.awaitResume() {
+		err := s.pullUntil()
+		if s.stop.Err() == nil && !errors.Is(err, errPaused) {
+			s.complain(err)
+			s.rest()
+		}
+	}
+	s.shut()
+	close(done)
+	helpers.Wait()
+	s.removeOwn()
+	s.parent.conn.flush() // acks and nacks are with the server when Close returns
+	s.release()
+	close(s.out)
+}
+
+// awaitResume waits while the subscriber is paused; false means stop.
+func (s *subscription) awaitResume() bool {
+	for {
+		paused, changed := s.parent.gate.state()
+		if !paused || s.stop.Err() != nil {
+			return s.stop.Err() == nil
+		}
+		select {
+		case <-changed:
+		case <-s.stop.Done():
+		}
+	}
+}
+
+// pullUntil builds the durable and a session on it and hands out messages until something ends that.
+func (s *subscription) pullUntil() error {
+	if !s.parent.conn.NATS.IsConnected() {
+		return ErrDisconnected
+	}
+	d, err := s.build()
+	if err != nil {
+		return err
+	}
+	ses, err := newSession(s.parent.conn, d, s.parent.config.MaxInFlight)
+	if err != nil {
+		return err
+	}
+	s.session = ses
+	s.watchFor(d)
+	err = s.pump(ses)
+	s.watchFor(durable{})
+	// The session ends before anything is given back, or it would come back to us.
+	var late []*nats.Msg
+	ses.end(func(m *nats.Msg) { late = append(late, m) })
+	if errors.Is(err, errPaused) || errors.Is(err, errMoved) || s.stop.Err() != nil {
+		s.retract()
+	}
+	for _, m := range late {
+		s.giveBack(m)
+	}
+	return err
+}
+
+// build finds or creates the durable and announces it when it is another than before.
+func (s *subscription) build() (durable, error) {
+	ctx, cancel := context.WithTimeout(s.stop, buildTimeout)
+	defer cancel()
+	d, err := s.ensureDurable(ctx)
+	if err != nil {
+		return durable{}, err
+	}
+	if s.session != nil && !s.session.streamMade.Equal(d.streamMade) {
+		s.session.gone.Store(true)
+	}
+	if s.known.same(d) {
+		return d, nil
+	}
+	if s.parent.config.OnDurable != nil {
+		ctx, cancel := context.WithTimeout(s.stop, registerTimeout)
+		defer cancel()
+		s.parent.config.OnDurable(ctx, d.name)
+	}
+	s.known = d
+	s.parent.conn.log.Info("subscribed", logs.Consumer, d.name, topicKey, s.topic)
+	// Last, so that a registered durable is never missing; a failure leaves only rubbish.
+	if err := s.removeOlder(ctx, d); err != nil {
+		s.parent.conn.log.Warn("old durables not removed", logs.Consumer, d.name, logs.Error, err)
+	}
+	return d, nil
+}
+
+// pump pulls and hands out until the session has to end; the error says why.
+func (s *subscription) pump(ses *session) error {
+	status := s.parent.conn.NATS.StatusChanged(nats.RECONNECTING)
+	defer s.parent.conn.NATS.RemoveStatusListener(status)
+	deadline := time.NewTimer(time.Hour)
+	defer deadline.Stop()
+	for {
+		paused, changed := s.parent.gate.state()
+		if paused {
+			return errPaused
+		}
+		if free := s.parent.config.MaxInFlight - s.flights.count(); ses.due == 0 && free > 0 {
+			if err := ses.pull(free); err != nil {
+				return err
+			}
+			deadline.Reset(pullExpiry + pullGrace)
+		}
+		select {
+		case m := <-ses.msgs:
+			isMessage, err := ses.receive(m)
+			if err != nil {
+				return err
+			}
+			s.works(ses)
+			if isMessage {
+				s.hand(ses, m)
+			}
+		case <-s.flights.freed:
+		case <-changed:
+		case <-s.moved:
+			return errMoved
+		case <-status:
+			return ErrDisconnected
+		case <-deadline.C:
+			if ses.due > 0 {
+				return errNoAnswer
+			}
+		case <-s.stop.Done():
+			return s.stop.Err()
+		}
+	}
+}
+
+// hand gives a message to the handler's channel.
+func (s *subscription) hand(ses *session, m *nats.Msg) {
+	meta, err := m.Metadata()
+	if err != nil { // an ack subject of a form that we do not know: without its parts we cannot answer
+		s.parent.conn.log.Error("message with unreadable ack subject left to the deadline", logs.Error, err)
+		return
+	}
+	d := &delivery{reply: m.Reply, session: ses, received: time.Now()}
+	msg := decode(s.work, m, meta, d)
+	s.flights.add(s.work, d, msg, s.parent.config.NackDelay)
+	select {
+	case s.out <- msg:
+	default: // more than was asked for: possible after a request that ended twice
+		d.atOnce.Store(true)
+		msg.Nack()
+	}
+}
+
+// giveBack nacks a message that arrived too late to be handed out.
+func (s *subscription) giveBack(m *nats.Msg) {
+	if s.session.gone.Load() {
+		return
+	}
+	if err := s.parent.conn.NATS.Publish(m.Reply, []byte("-NAK")); err != nil {
+		s.parent.conn.log.Debug("message not given back", logs.Error, err)
+	}
+}
+
+// retract nacks what is buffered and nobody has begun.
+func (s *subscription) retract() {
+	for {
+		select {
+		case m := <-s.out:
+			if d := deliveryOf(m); d != nil {
+				d.atOnce.Store(true)
+			}
+			m.Nack()
+		default:
+			return
+		}
+	}
+}
+
+// shut waits for the handlers up to the deadline, and then settles without them.
+func (s *subscription) shut() {
+	s.retract()
+	deadline := time.NewTimer(s.parent.config.CloseTimeout)
+	defer deadline.Stop()
+	s.flights.wait(deadline.C)
+	s.endWork()
+	s.flights.settling.Wait()
+	s.retract() // settled by now: nobody shall begin them after this
+}
+
+// removeOwn deletes the durable of a subscription without a group.
+func (s *subscription) removeOwn() {
+	if s.parent.config.Group != "" || s.known.name == "" || !s.parent.conn.NATS.IsConnected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := s.deleteDurable(ctx, s.known.stream, s.known.name); err != nil {
+		s.parent.conn.log.Warn("own durable not removed", logs.Consumer, s.known.name, logs.Error, err)
+	}
+}
