@@ -8,6 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 PG := go run ./shared/database/databasetest/withpostgres --
 # The race detector needs a C compiler; the programs never do.
+COMPOSE := $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 RACE := $(shell command -v gcc >/dev/null && echo -race)
 export CGO_ENABLED ?= $(if $(RACE),1,0)
 N ?= 20
@@ -45,3 +46,13 @@ bench: ## benchmarks, ratios against a reference in the same run
 
 clean: ## remove what was built; data and mails stay
 	rm -rf bin
+
+up: ## docker-compose up: separate services, PostgreSQL and NATS, mails in ./pickup
+	@mkdir -p pickup
+	$(COMPOSE) up --build -d
+
+down: ## stop the compose services; volumes and mails stay
+	$(COMPOSE) down
+
+logs: ## follow the logs of the compose services
+	$(COMPOSE) logs -f --tail=100
