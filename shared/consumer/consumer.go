@@ -1,65 +1,100 @@
-// Package consumer turns messages into effects, each once and in order: it
-// pulls batches from a Watermill subscriber, decodes events, keeps the lanes,
-// parks what fails and keeps dead letters, in one transaction per group.
+// Package consumer turns messages into effects, each once and those of one
+// order in version order, with any number of replicas: it takes groups of
+// messages from a Watermill subscriber, decodes the events, keeps the lanes,
+// parks what fails and keeps dead letters.
+//
+// How a group goes: what cannot be read becomes a dead letter. The lanes and
+// the stored events of the group's orders are read without locks, the effect
+// prepares what will probably be due, and one transaction locks the lanes in
+// sorted order, decides again and makes the effects. After the commit the
+// effect finishes its work, then the messages are acknowledged. There is no
+// middleware besides: dedup, retry and dead letters in one order, here.
+//
+// It promises that an event that was acknowledged took effect, or stands in
+// the table parked, or among the dead letters; that an effect's transaction
+// happens once per event and, for an ordered consumer, for version n + 1 of an
+// order only after version n; and that neither a shutdown nor a dependency
+// that is down uses up attempts. It does not promise that Prepare and Done run
+// once: both may be repeated and must bear it.
+//
+// A crash leaves unacknowledged messages, which the broker hands out again and
+// which the lanes then recognise, and rows in parked: each is an obligation,
+// also one whose version the lane has passed (its effect's Done may not have
+// run). The sweep of any replica takes them up within seconds.
 package consumer
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/events"
+	"github.com/pillarbox/pillarbox/shared/logs"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Event is a decoded event with the bytes it came in.
-type Event struct {
-	events.Event
-	Raw      []byte
-	Sequence uint64 // in the stream; 0 when unknown
-}
-
-// Group is what one transaction is about.
-type Group struct {
-	// Due events take effect now, those of one order in version order without gaps.
-	Due []Event
-	// Duplicates took effect earlier (their version is at or below the lane); an effect that finishes
-	// work after the commit makes sure that it is finished. Empty for unordered consumers.
-	Duplicates []Event
-}
-
-// Effect is what a service does with events.
-type Effect interface {
-	// Prepare does the slow part for events that will probably be due, before the
-	// transaction and without the database. An error fails the whole group (it is then done again one by one).
-	Prepare(ctx context.Context, group Group) (Work, error)
-	// Probe reports whether what the effect depends on (other than the database) is usable; called while the consumer is paused.
-	Probe(ctx context.Context) error
-}
-
-// Work is one prepared group. After Prepare exactly one of Done and Discard is called, except after an unknown commit outcome (neither).
-type Work interface {
-	// Apply makes the effects within the transaction. Its group's Due is what is really due: a subset of what was prepared.
-	Apply(ctx context.Context, tx *database.Tx, group Group) error
-	// Done runs after the commit and before the acknowledgement.
-	Done(ctx context.Context) error
-	// Discard runs when the transaction certainly did not happen.
-	Discard(ctx context.Context)
-}
-
 // Config of a consumer; zero values mean the defaults.
 type Config struct {
-	Name        string        // consumer name, e.g. "mailer"
-	Topic       string        // default events.TopicOrders
-	Ordered     bool          // keep lanes; otherwise the effect deduplicates by event id
-	Batch       int           // most events in a group. Default 100
-	Workers     int           // groups at a time. Default 2
-	MaxAttempts int           // then a parked event becomes a dead letter. Default 10
-	Backoff     time.Duration // before the second attempt; doubles with jitter. Default 1 s
-	MaxBackoff  time.Duration // default 1 h
-	Drain       time.Duration // deadline for work under way at stop. Default 8 s
+	Name           string        // consumer name, e.g. "mailer"
+	Topic          string        // default events.TopicOrders
+	Ordered        bool          // keep lanes; otherwise the effect deduplicates by event id
+	Batch          int           // most events in a group. Default 100
+	Workers        int           // groups at a time. Default 2
+	MaxAttempts    int           // then a parked event becomes a dead letter. Default 10
+	Backoff        time.Duration // before the second attempt; doubles with jitter. Default 1 s
+	MaxBackoff     time.Duration // default 1 h
+	Timeout        time.Duration // of one group, Prepare to Done. Default 30 s
+	Sweep          time.Duration // between looks at what is parked. Default 1 s
+	ParkedPerOrder int           // most rows parked for one order; then it pauses. Default 10,000
+	ParkedTotal    int           // most rows parked in all; then it pauses. Default 100,000
+	Drain          time.Duration // deadline for work under way at stop. Default 8 s
+}
+
+// Validate reports every setting that is out of range.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, problem string) {
+		if !ok {
+			errs = append(errs, errors.New("consumer: "+problem))
+		}
+	}
+	check(c.Name != "" && len(c.Name) <= 64, "name must have 1 to 64 bytes")
+	check(c.Batch >= 0 && c.Batch <= maxBatch, fmt.Sprintf("batch must be 1 to %d events", maxBatch))
+	check(c.Workers >= 0 && c.Workers <= 64, "workers must be 1 to 64")
+	check(c.MaxAttempts >= 0, "attempts must not be negative")
+	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0, "limits of parked rows must not be negative")
+	check(c.Backoff >= 0 && c.MaxBackoff >= 0 && c.Timeout >= 0 && c.Sweep >= 0 && c.Drain >= 0, "durations must not be negative")
+	return errors.Join(errs...)
+}
+
+// maxBatch keeps one statement's parameters far below what the engines take.
+const maxBatch = 1000
+
+func (c Config) withDefaults() Config {
+	orElse(&c.Topic, events.TopicOrders)
+	orElse(&c.Batch, 100)
+	orElse(&c.Workers, 2)
+	orElse(&c.MaxAttempts, 10)
+	orElse(&c.Backoff, time.Second)
+	orElse(&c.MaxBackoff, time.Hour)
+	orElse(&c.Timeout, 30*time.Second)
+	orElse(&c.Sweep, time.Second)
+	orElse(&c.ParkedPerOrder, 10_000)
+	orElse(&c.ParkedTotal, 100_000)
+	orElse(&c.Drain, 8*time.Second)
+	return c
+}
+
+func orElse[T comparable](field *T, standard T) {
+	var zero T
+	if *field == zero {
+		*field = standard
+	}
 }
 
 // Deps of a consumer.
@@ -68,7 +103,7 @@ type Deps struct {
 	Subscriber Subscriber
 	Effect     Effect
 	Log        *slog.Logger
-	Registry   prometheus.Registerer
+	Registry   prometheus.Registerer // nil: the metrics are kept and not shown
 }
 
 // Subscriber is a Watermill subscriber that can pause and knows its ack floor (broker.Subscriber).
@@ -80,15 +115,41 @@ type Subscriber interface {
 }
 
 // Consumer is the monitor of one service's subscription.
-type Consumer struct{}
+type Consumer struct {
+	Config
+	db     *database.DB
+	sub    Subscriber
+	effect Effect
+	log    *slog.Logger
+
+	metrics metrics
+	pause   *pause
+	// parkedRows is how many rows the last sweep saw plus what this replica added since.
+	parkedRows atomic.Int64
+	parked     atomic.Pointer[snapshot]
+	orphans    orphans
+	stopping   atomic.Bool // the drain has begun
+	startedAt  time.Time   // of the consumer's first start ever, by the database's clock
+}
 
 // New checks its arguments; it does no I/O.
-func New(c Config, d Deps) (*Consumer, error) { panic("skeleton") }
-
-// Run consumes until ctx ends, then drains: no new messages, work under way finishes to the deadline.
-func (c *Consumer) Run(ctx context.Context) error { panic("skeleton") }
-
-// Apply adapts a function that only works within the transaction.
-func Apply(do func(ctx context.Context, tx *database.Tx, due []Event) error) Effect {
-	panic("skeleton")
+func New(c Config, d Deps) (*Consumer, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if d.DB == nil || d.Subscriber == nil || d.Effect == nil || d.Log == nil {
+		return nil, errors.New("consumer: database, subscriber, effect and log are required")
+	}
+	c = c.withDefaults()
+	m, err := newMetrics(d.Registry, c.Name)
+	if err != nil {
+		return nil, fmt.Errorf("register consumer metrics: %w", err)
+	}
+	k := &Consumer{
+		Config: c, db: d.DB, sub: d.Subscriber, effect: d.Effect,
+		log: d.Log.With(logs.Consumer, c.Name), metrics: m,
+	}
+	k.pause = newPause(k.sub, k.log, m)
+	k.parked.Store(&snapshot{})
+	return k, nil
 }

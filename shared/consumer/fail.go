@@ -1,0 +1,172 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/failpoint"
+)
+
+// verdict is what recording a failure came to.
+type verdict struct {
+	state    string // of the event now: parked, dead, or "" when another replica has recorded it
+	attempts int
+	wait     time.Duration
+}
+
+// record writes down that an event failed, in a transaction that holds its
+// lane: parked with one attempt more, or a dead letter.
+//
+// An event that the lane has passed is recorded too: it took effect, but its
+// work could not be finished. It holds nothing.
+func (c *Consumer) record(ctx context.Context, i *item, cause error) (verdict, error) {
+	var v verdict
+	err := c.again(ctx, func(ctx context.Context, tx *database.Tx) error {
+		v = verdict{}
+		holds := false
+		if c.Ordered {
+			lanes, err := lockLanes(ctx, tx, []string{i.Subject}, nil)
+			if err != nil {
+				return err
+			}
+			holds = i.Version > lanes[i.Subject]
+		}
+		failed, stands, err := failedBefore(ctx, tx, i)
+		if err != nil {
+			return err
+		}
+		if failed > i.attempts {
+			return nil // this very attempt was made twice, and counted
+		}
+		if !stands && int(c.parkedRows.Load()) >= c.ParkedTotal {
+			return c.full()
+		}
+		v.attempts = failed + 1
+		if Classify(cause) == Permanent || v.attempts >= c.MaxAttempts {
+			v.state = stateDead
+			return c.bury(ctx, tx, i, cause, v.attempts, holds)
+		}
+		v.state, v.wait = stateParked, c.backoff(v.attempts)
+		return park(ctx, tx, i, cause, v)
+	})
+	if err != nil {
+		return verdict{}, fmt.Errorf("record failure: %w", err)
+	}
+	if v.state == stateDead {
+		failpoint.Hit(c.Name + ".dead_committed")
+	}
+	return v, nil
+}
+
+// failedBefore returns how many attempts the event's row counts; a dead one is beyond counting.
+func failedBefore(ctx context.Context, tx *database.Tx, i *item) (attempts int, stands bool, err error) {
+	var state string
+	err = tx.QueryRowContext(ctx, `SELECT state, attempts FROM parked WHERE event_id = $1`+tx.Dialect.ForUpdate(), i.ID).
+		Scan(&state, &attempts)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("read parked: %w", err)
+	case state == stateDead:
+		return i.attempts + 1, true, nil
+	}
+	return attempts, true, nil
+}
+
+// bury writes the dead letter; the row stays as dead when it holds its order.
+func (c *Consumer) bury(ctx context.Context, tx *database.Tx, i *item, cause error, attempts int, holds bool) error {
+	if err := insertLetter(ctx, tx, letterOf(i, cause, attempts)); err != nil {
+		return err
+	}
+	if !holds {
+		return deleteRows(ctx, tx, []string{i.ID})
+	}
+	return park(ctx, tx, i, cause, verdict{state: stateDead, attempts: attempts})
+}
+
+func park(ctx context.Context, tx *database.Tx, i *item, cause error, v verdict) error {
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence, attempts, next_attempt_at, last_error)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, `+tx.Dialect.Now()+` + $8, $9)
+		ON CONFLICT (event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts,
+			next_attempt_at = excluded.next_attempt_at, claimed_until = 0, last_error = excluded.last_error`,
+		i.ID, i.Subject, i.Version, v.state, i.Raw, int64(i.Sequence), v.attempts, v.wait.Microseconds(), clean(cause.Error(), maxText))
+	if err != nil {
+		return fmt.Errorf("park: %w", err)
+	}
+	return nil
+}
+
+// backoff is the time before the attempt after the n-th, with a fifth of jitter either way.
+func (c *Consumer) backoff(n int) time.Duration {
+	d := c.MaxBackoff
+	if n <= 40 && c.Backoff<<(n-1) > 0 && c.Backoff<<(n-1)>>(n-1) == c.Backoff {
+		d = min(d, c.Backoff<<(n-1))
+	}
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
+
+// buryRows makes dead letters of rows that cannot be decoded here. Their orders stay held.
+func (c *Consumer) buryRows(ctx context.Context, bad []unreadable) error {
+	for _, u := range bad {
+		err := c.again(ctx, func(ctx context.Context, tx *database.Tx) error {
+			err := insertLetter(ctx, tx, &letter{
+				id: "event-" + u.eventID, eventID: u.eventID, orderID: u.orderID, version: u.version,
+				sequence: u.sequence, body: u.raw, reason: u.err.Error(), attempts: u.attempts,
+			})
+			if err != nil {
+				return err
+			}
+			if !c.Ordered {
+				return deleteRows(ctx, tx, []string{u.eventID})
+			}
+			_, err = tx.ExecContext(ctx, `UPDATE parked SET state = 'dead', last_error = $2 WHERE event_id = $1`,
+				u.eventID, clean(u.err.Error(), maxText))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("bury unreadable row: %w", err)
+		}
+		c.metrics.events(resultDead, 1)
+	}
+	return nil
+}
+
+// again runs a small transaction, repeated when it met a lock.
+func (c *Consumer) again(ctx context.Context, do func(context.Context, *database.Tx) error) error {
+	for try := 1; ; try++ {
+		err := c.db.Tx(ctx, do)
+		if !isConflict(err) || try == conflictTries || !sleep(ctx, conflictPause(try)) {
+			return err
+		}
+	}
+}
+
+const conflictTries = 4
+
+func isConflict(err error) bool {
+	return errors.Is(err, errLaneGone) || databaseClass(err) == database.ClassConflict
+}
+
+// conflictPause is short and random: the other side of a deadlock must not come again at the same moment.
+func conflictPause(try int) time.Duration {
+	return time.Duration((0.5 + rand.Float64()) * float64(time.Duration(try)*10*time.Millisecond))
+}
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,142 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/pillarbox/pillarbox/shared/broker"
+	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/events"
+)
+
+// letter is a dead letter: what will never work by itself. It is written again
+// under the same id when a crash comes before the acknowledgement.
+type letter struct {
+	id       string
+	eventID  string // empty when the message has none
+	orderID  string
+	version  int64
+	subject  string
+	sequence uint64
+	headers  map[string][]string
+	body     []byte
+	reason   string
+	attempts int
+}
+
+// decode returns the event of a message, or the letter that it becomes.
+func decode(m *message.Message) (*item, *letter) {
+	info, known := broker.InfoOf(m)
+	if !known {
+		info.Headers = map[string][]string{}
+		for k, v := range m.Metadata {
+			info.Headers[k] = []string{v}
+		}
+	}
+	reason := info.Malformed
+	var e events.Event
+	if reason == "" {
+		var err error
+		if e, err = events.Decode(m.Payload); err != nil {
+			reason = err.Error()
+		}
+	}
+	if reason != "" {
+		return nil, unreadableLetter(m.Payload, info, reason)
+	}
+	return &item{
+		Event:  Event{e, m.Payload, info.Sequence},
+		copies: []*message.Message{m},
+	}, nil
+}
+
+// unreadableLetter has no event id to go by: where it stood and what it holds identify it.
+func unreadableLetter(body []byte, info broker.Info, reason string) *letter {
+	headers := headersText(info.Headers)
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n%s\n", info.Subject, headers)
+	sum.Write(body)
+	l := &letter{
+		id:      fmt.Sprintf("message-%d-%s", info.Sequence, hex.EncodeToString(sum.Sum(nil)[:16])),
+		subject: info.Subject, sequence: info.Sequence, headers: info.Headers, body: body, reason: reason,
+	}
+	// What the message says of itself, to help the person who looks at it.
+	var says struct {
+		ID      string `json:"id"`
+		Subject string `json:"subject"`
+		Version int64  `json:"orderversion"`
+	}
+	if json.Unmarshal(body, &says) == nil && len(says.ID) <= 64 && len(says.Subject) <= 64 {
+		l.eventID, l.orderID, l.version = clean(says.ID, 64), clean(says.Subject, 64), says.Version
+	}
+	return l
+}
+
+// letterOf is the letter of an event that failed for good.
+func letterOf(i *item, cause error, attempts int) *letter {
+	l := &letter{
+		id: "event-" + i.ID, eventID: i.ID, orderID: i.Subject, version: i.Version,
+		sequence: i.Sequence, body: i.Raw, reason: cause.Error(), attempts: attempts,
+	}
+	if len(i.copies) > 0 {
+		if info, ok := broker.InfoOf(i.copies[0]); ok {
+			l.subject, l.headers = info.Subject, info.Headers
+		}
+	}
+	return l
+}
+
+// insertLetter writes a dead letter. A letter that stands already (written before a crash, or before
+// it was tried again) gets the newer reason.
+func insertLetter(ctx context.Context, tx *database.Tx, l *letter) error {
+	body := l.body
+	if body == nil {
+		body = []byte{} // NULL would be refused
+	}
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO dead_letters (id, event_id, order_id, version, subject, stream_sequence, headers, body, reason, attempts)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+		ON CONFLICT (id) DO UPDATE SET reason = excluded.reason, attempts = excluded.attempts`,
+		l.id, orNull(l.eventID), orNull(l.orderID), orNull(l.version), clean(l.subject, maxText), int64(l.sequence),
+		headersText(l.headers), body, clean(l.reason, maxText), l.attempts)
+	if err != nil {
+		return fmt.Errorf("insert dead letter: %w", err)
+	}
+	return nil
+}
+
+// maxText is what the tables take of a reason, in bytes.
+const maxText = 4000
+
+// clean makes text fit for a column: PostgreSQL takes neither NUL nor broken UTF-8.
+func clean(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	// An invalid end of the cut is dropped too, so the limit holds.
+	return strings.ReplaceAll(strings.ToValidUTF8(s, ""), "\x00", "")
+}
+
+func headersText(h map[string][]string) string {
+	if len(h) == 0 {
+		return "{}"
+	}
+	text, err := json.Marshal(h) // sorted keys; NUL is escaped, broken UTF-8 replaced
+	if err != nil {
+		return "{}" // strings always encode
+	}
+	return string(text)
+}
+
+func orNull[T comparable](v T) any {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return v
+}

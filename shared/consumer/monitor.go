@@ -1,0 +1,218 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/logs"
+)
+
+var errDrain = errors.New("drain deadline passed")
+
+// startRetry is between attempts to begin; waitLog between the lines about it.
+const (
+	startRetry = 500 * time.Millisecond
+	waitLog    = 5 * time.Second
+)
+
+// Run consumes until ctx ends, then drains: no new messages, work under way finishes to the deadline.
+// It closes the subscriber. It may be called once.
+func (c *Consumer) Run(ctx context.Context) error {
+	// The database first: a cold pool would stall the first messages.
+	if !c.persist(ctx, "consumer waits for its database", c.warm) {
+		return nil
+	}
+	var messages <-chan *message.Message
+	subscribe := func(ctx context.Context) (err error) {
+		messages, err = c.sub.Subscribe(ctx, c.Topic)
+		return err
+	}
+	if !c.persist(ctx, "consumer waits for its broker", subscribe) {
+		return c.closeSubscriber()
+	}
+	c.log.InfoContext(ctx, "consumer started", "topic", c.Topic)
+
+	// Work under way outlives ctx up to the drain deadline.
+	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	var workers, helpers sync.WaitGroup
+	helping, release := context.WithCancel(ctx)
+	defer release()
+	turn := make(chan struct{}, 1)
+	for range c.Workers {
+		workers.Go(func() { c.worker(ctx, work, messages, turn) })
+	}
+	helpers.Go(func() { c.watch(helping) })
+	helpers.Go(func() { c.sweeper(helping, work) })
+
+	ended := make(chan struct{})
+	go func() { workers.Wait(); close(ended) }()
+	var err error
+	select {
+	case <-ctx.Done():
+	case <-ended:
+		if ctx.Err() == nil {
+			err = errors.New("subscription ended by itself")
+		}
+	}
+	release()
+	err = errors.Join(err, c.drain(cut, messages, ended, &helpers))
+	c.log.InfoContext(ctx, "consumer stopped")
+	return err
+}
+
+// drain gives back what still arrives, while the work under way goes on to the deadline.
+func (c *Consumer) drain(cut context.CancelCauseFunc, messages <-chan *message.Message, ended <-chan struct{}, helpers *sync.WaitGroup) error {
+	c.stopping.Store(true)
+	deadline := time.AfterFunc(c.Drain, func() { cut(errDrain) })
+	defer deadline.Stop()
+	closed := make(chan error, 1)
+	go func() { closed <- c.closeSubscriber() }()
+	var err error
+	for open := true; open; {
+		select {
+		case m, ok := <-messages:
+			if !ok {
+				messages = nil
+				continue
+			}
+			m.Nack()
+		case err = <-closed:
+			open = false
+		}
+	}
+	<-ended
+	helpers.Wait()
+	return err
+}
+
+func (c *Consumer) closeSubscriber() error {
+	if err := c.sub.Close(); err != nil {
+		return fmt.Errorf("close subscriber: %w", err)
+	}
+	return nil
+}
+
+// persist repeats do until it succeeds; false when ctx ended first.
+func (c *Consumer) persist(ctx context.Context, waiting string, do func(context.Context) error) bool {
+	var logged time.Time
+	for {
+		err := do(ctx)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil && time.Since(logged) > waitLog {
+			logged = time.Now()
+			c.log.WarnContext(ctx, waiting, logs.Error, err)
+		}
+		if !sleep(ctx, jitter(startRetry)) {
+			return false
+		}
+	}
+}
+
+// warm opens connections and writes, at the first start ever, when that was.
+func (c *Consumer) warm(ctx context.Context) error {
+	if err := c.db.Warm(ctx, c.Workers+1); err != nil {
+		return err
+	}
+	return c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO consumer_state (name, started_at) VALUES ($1, `+tx.Dialect.Now()+`)
+			ON CONFLICT (name) DO NOTHING`, c.Name)
+		if err != nil {
+			return fmt.Errorf("insert consumer state: %w", err)
+		}
+		var at int64
+		if err := tx.QueryRowContext(ctx, `SELECT started_at FROM consumer_state WHERE name = $1`, c.Name).Scan(&at); err != nil {
+			return fmt.Errorf("read consumer state: %w", err)
+		}
+		c.startedAt = database.Time(at)
+		return nil
+	})
+}
+
+// worker handles one group after the other. Only one worker at a time receives,
+// and only when it is free, so that nothing lies about unhandled in this process.
+func (c *Consumer) worker(ctx, work context.Context, messages <-chan *message.Message, turn chan struct{}) {
+	for {
+		group := c.collect(ctx, messages, turn)
+		if len(group) == 0 {
+			return
+		}
+		c.receive(work, group)
+	}
+}
+
+// collect waits for one message and takes what else is there, up to Batch,
+// without waiting. It returns none when there will be no more.
+func (c *Consumer) collect(ctx context.Context, messages <-chan *message.Message, turn chan struct{}) []*message.Message {
+	select {
+	case turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil
+	}
+	defer func() { <-turn }()
+	var group []*message.Message
+	select {
+	case m, ok := <-messages:
+		if !ok {
+			return nil
+		}
+		group = append(group, m)
+	case <-ctx.Done():
+		return nil
+	}
+	for len(group) < c.Batch {
+		select {
+		case m, ok := <-messages:
+			if !ok {
+				return group
+			}
+			group = append(group, m)
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+// receive decodes messages and handles them. What cannot be read becomes a dead letter first.
+func (c *Consumer) receive(ctx context.Context, group []*message.Message) {
+	var items []*item
+	for _, m := range group {
+		i, letter := decode(m)
+		if letter != nil {
+			c.unreadable(ctx, m, letter)
+			continue
+		}
+		items = append(items, i)
+	}
+	if len(items) > 0 {
+		c.handle(ctx, batch{items: items})
+	}
+}
+
+// unreadable keeps a message that is no event, and acknowledges it.
+func (c *Consumer) unreadable(ctx context.Context, m *message.Message, l *letter) {
+	err := errNotNow
+	if !c.halted(ctx) {
+		err = c.again(ctx, func(ctx context.Context, tx *database.Tx) error { return insertLetter(ctx, tx, l) })
+	}
+	if err != nil {
+		m.Nack()
+		if ctx.Err() == nil && !errors.Is(err, errNotNow) && !isConflict(err) {
+			c.stop(ctx, err)
+		}
+		return
+	}
+	m.Ack()
+	c.metrics.events(resultDead, 1)
+	c.log.ErrorContext(ctx, "message is no event and is a dead letter", logs.Sequence, l.sequence, logs.Reason, l.reason)
+}
+
+var errNotNow = errors.New("paused")

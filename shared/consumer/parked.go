@@ -1,0 +1,138 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/events"
+)
+
+// readRows returns the rows above the lanes of orders, at most span versions up.
+func readRows(ctx context.Context, q database.Querier, orders []string, span int) (map[string][]row, error) {
+	in, args := inList(2, orders)
+	rows, err := q.QueryContext(ctx, `
+		SELECT p.event_id, p.order_id, p.version, p.state, length(p.event), p.attempts
+		FROM parked p LEFT JOIN lanes l ON l.order_id = p.order_id
+		WHERE p.order_id IN `+in+` AND p.version > coalesce(l.version, 0) AND p.version <= coalesce(l.version, 0) + $1
+		ORDER BY p.order_id, p.version, p.event_id`, append([]any{span}, args...)...)
+	if err != nil {
+		return nil, fmt.Errorf("read parked: %w", err)
+	}
+	out := map[string][]row{}
+	err = each(rows, func() error {
+		var r row
+		if err := rows.Scan(&r.eventID, &r.orderID, &r.version, &r.state, &r.size, &r.attempts); err != nil {
+			return err
+		}
+		out[r.orderID] = append(out[r.orderID], r)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read parked: %w", err)
+	}
+	return out, nil
+}
+
+// storedColumns are what scanStored reads.
+const storedColumns = `event_id, order_id, version, attempts, stream_sequence, event`
+
+// unreadable is a row whose bytes this release cannot decode: a newer replica wrote it.
+type unreadable struct {
+	row
+	raw []byte
+	err error
+}
+
+// storedItems runs a query for storedColumns.
+func storedItems(ctx context.Context, q database.Querier, query string, args ...any) ([]*item, []unreadable, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("load parked: %w", err)
+	}
+	var out []*item
+	var bad []unreadable
+	err = each(rows, func() error {
+		var r row
+		var raw []byte
+		if err := rows.Scan(&r.eventID, &r.orderID, &r.version, &r.attempts, &r.sequence, &raw); err != nil {
+			return err
+		}
+		e, err := events.Decode(raw)
+		if err != nil {
+			bad = append(bad, unreadable{r, raw, err})
+			return nil
+		}
+		out = append(out, &item{Event: Event{e, raw, r.sequence}, stored: true, attempts: r.attempts})
+		return nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("load parked: %w", err)
+	}
+	return out, bad, nil
+}
+
+// load returns the events of rows that a group takes along.
+func load(ctx context.Context, q database.Querier, rows []row) ([]*item, []unreadable, error) {
+	if len(rows) == 0 {
+		return nil, nil, nil
+	}
+	ids := make([]string, len(rows))
+	for n, r := range rows {
+		ids[n] = r.eventID
+	}
+	in, args := inList(1, ids)
+	return storedItems(ctx, q, `SELECT `+storedColumns+` FROM parked WHERE state = 'waiting' AND event_id IN `+in, args...)
+}
+
+// insertWaiting writes the rows of events whose predecessor is missing.
+func insertWaiting(ctx context.Context, tx *database.Tx, wait []*item) error {
+	if len(wait) == 0 {
+		return nil
+	}
+	args := make([]any, 0, 6*len(wait))
+	for _, i := range wait {
+		args = append(args, i.ID, i.Subject, i.Version, stateWaiting, i.Raw, int64(i.Sequence))
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence) VALUES `+
+		database.Values(len(wait), 6)+` ON CONFLICT (event_id) DO NOTHING`, args...)
+	if err != nil {
+		return fmt.Errorf("insert waiting: %w", err)
+	}
+	return nil
+}
+
+// deleteRows removes the rows of events that took effect.
+func deleteRows(ctx context.Context, q database.Querier, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	in, args := inList(1, ids)
+	if _, err := q.ExecContext(ctx, `DELETE FROM parked WHERE event_id IN `+in, args...); err != nil {
+		return fmt.Errorf("delete parked: %w", err)
+	}
+	return nil
+}
+
+// countByOrder returns how many rows each of orders has.
+func countByOrder(ctx context.Context, q database.Querier, orders []string) (map[string]int, error) {
+	in, args := inList(1, orders)
+	rows, err := q.QueryContext(ctx, `SELECT order_id, count(*) FROM parked WHERE order_id IN `+in+` GROUP BY order_id`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("count parked: %w", err)
+	}
+	out := map[string]int{}
+	err = each(rows, func() error {
+		var order string
+		var n int
+		if err := rows.Scan(&order, &n); err != nil {
+			return err
+		}
+		out[order] = n
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count parked: %w", err)
+	}
+	return out, nil
+}
