@@ -1,45 +1,82 @@
-// Package auditsvc is all that the world may see of the audit service.
+// Package auditsvc is all that the world may see of the audit service: it takes
+// order events from the broker, records each once (see auditlog) and serves them
+// (see httpapi). Replicas share the events; a replica that dies leaves its events to the
+// others, and the log keeps no trace of it.
 package auditsvc
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 
-	"github.com/pillarbox/pillarbox/shared/broker"
-	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pillarbox/pillarbox/services/audit/internal/auditlog"
+	"github.com/pillarbox/pillarbox/services/audit/internal/httpapi"
+	"github.com/pillarbox/pillarbox/shared/broker"
+	"github.com/pillarbox/pillarbox/shared/consumer"
+	"github.com/pillarbox/pillarbox/shared/database"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
 const Name = "audit"
-
-// Config of the service. Every field has a default; Validate lists all problems.
-type Config struct {
-}
-
-// Validate reports every setting that is out of range.
-func (c Config) Validate() error { return nil }
 
 // Deps are what the service borrows; it closes none of them.
 type Deps struct {
 	DB       *database.DB
 	Broker   *broker.Conn
 	Log      *slog.Logger
-	Registry prometheus.Registerer
+	Registry prometheus.Registerer // nil: the metrics are kept and not shown
 }
 
 // Service is one replica.
-type Service struct{}
+type Service struct {
+	db       *database.DB
+	consumer *consumer.Consumer
+	handler  http.Handler
+}
 
 // New checks c and d; it does no I/O and starts nothing.
-func New(c Config, d Deps) (*Service, error) { panic("skeleton") }
+func New(c Config, d Deps) (*Service, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if d.DB == nil || d.Broker == nil || d.Log == nil {
+		return nil, errors.New("audit: database, broker and log are required")
+	}
+	c = c.withDefaults()
+	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber())
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	k, err := consumer.New(c.consumer(), consumer.Deps{
+		DB:         d.DB,
+		Subscriber: subscriber,
+		Effect:     consumer.Apply(auditlog.Record),
+		Log:        d.Log,
+		Registry:   d.Registry,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	return &Service{db: d.DB, consumer: k, handler: httpapi.New(auditlog.New(d.DB), d.Log)}, nil
+}
 
-// Handler is the service's HTTP API, or nil when it has none.
-func (s *Service) Handler() http.Handler { panic("skeleton") }
+// Handler is the service's HTTP API.
+func (s *Service) Handler() http.Handler { return s.handler }
 
-// Run works until ctx ends, then drains. It returns after its last goroutine.
-func (s *Service) Run(ctx context.Context) error { panic("skeleton") }
+// Run works until ctx ends, then drains. It returns after its last goroutine. Call it once.
+func (s *Service) Run(ctx context.Context) error { return s.consumer.Run(ctx) }
 
 // Ready reports why the service cannot do its work now, or nil.
-func (s *Service) Ready(ctx context.Context) error { panic("skeleton") }
+func (s *Service) Ready(ctx context.Context) error {
+	if err := s.db.Ping(ctx); err != nil {
+		return fmt.Errorf("database: %w", err)
+	}
+	if status := s.consumer.Status(); status.Paused != "" {
+		return fmt.Errorf("consumer is paused: %s", status.Paused)
+	}
+	return nil
+}

@@ -20,7 +20,7 @@ import (
 )
 
 // event is the n-th event of the stream. Its id does not sort as the stream does.
-func event(t *testing.T, n int, order string, version int64) consumer.Event {
+func event(t testing.TB, n int, order string, version int64) consumer.Event {
 	t.Helper()
 	at := time.Date(2026, 3, 1, 12, 0, n, 123_456_000, time.UTC)
 	data, err := json.Marshal(events.Order{ID: order, Version: version, Status: "placed", Currency: "EUR", Total: "9.00",
