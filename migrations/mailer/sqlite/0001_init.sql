@@ -11,7 +11,7 @@ CREATE TABLE deliveries (
     version     INTEGER NOT NULL,
     recipient   TEXT NOT NULL CHECK (length(recipient) BETWEEN 3 AND 320),
     template    TEXT NOT NULL CHECK (length(template) BETWEEN 1 AND 64),
-    state       TEXT NOT NULL CHECK (state IN ('staged', 'accepted')),
+    state       TEXT NOT NULL DEFAULT 'staged' CHECK (state IN ('staged', 'accepted')),
     staged_name TEXT NOT NULL CHECK (length(staged_name) <= 200),
     message_id  TEXT NOT NULL CHECK (length(message_id) <= 300),
     created_at  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
@@ -21,10 +21,13 @@ CREATE TABLE deliveries (
 CREATE INDEX deliveries_order ON deliveries (order_id, version);
 CREATE INDEX deliveries_staged ON deliveries (state, created_at) WHERE state = 'staged';
 
--- The id in the marker file of the pickup folder.
+-- The id in the marker file of the pickup folder. Until founded_at is set no mail
+-- was ever staged and the file may be made; afterwards a missing file means that
+-- the folder is not mounted or was replaced.
 CREATE TABLE pickup_marker (
-    id     INTEGER PRIMARY KEY CHECK (id = 1),
-    marker TEXT NOT NULL
+    id         INTEGER PRIMARY KEY CHECK (id = 1),
+    marker     TEXT NOT NULL CHECK (length(marker) BETWEEN 1 AND 100),
+    founded_at INTEGER
 );
 
 -- The last version of each order that took effect here.

@@ -1,45 +1,138 @@
-// Package mailersvc is all that the world may see of the mailer service.
+// Package mailersvc is all that the world may see of the mailer service: one
+// e-mail for each order event, as a file in the pickup folder.
+//
+// It promises one file per event with any number of replicas, in version order
+// for each order, and that nothing is acknowledged before its file is durably
+// in the folder. It does not promise that a mail server takes it. What a crash
+// leaves is said in internal/delivery.
 package mailersvc
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
+	"sync"
+	"time"
 
-	"github.com/pillarbox/pillarbox/shared/broker"
-	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pillarbox/pillarbox/services/mailer/internal/delivery"
+	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
+	"github.com/pillarbox/pillarbox/services/mailer/internal/pickup"
+	"github.com/pillarbox/pillarbox/shared/broker"
+	"github.com/pillarbox/pillarbox/shared/consumer"
+	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/events"
+	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
 const Name = "mailer"
-
-// Config of the service. Every field has a default; Validate lists all problems.
-type Config struct {
-}
-
-// Validate reports every setting that is out of range.
-func (c Config) Validate() error { return nil }
 
 // Deps are what the service borrows; it closes none of them.
 type Deps struct {
 	DB       *database.DB
 	Broker   *broker.Conn
 	Log      *slog.Logger
-	Registry prometheus.Registerer
+	Registry prometheus.Registerer // nil: the metrics are kept and not shown
 }
 
 // Service is one replica.
-type Service struct{}
+type Service struct {
+	db       *database.DB
+	log      *slog.Logger
+	folder   *delivery.Folder
+	consumer *consumer.Consumer
+	sweeper  *delivery.Sweeper
+	accepter *delivery.Accepter
+}
 
 // New checks c and d; it does no I/O and starts nothing.
-func New(c Config, d Deps) (*Service, error) { panic("skeleton") }
+func New(c Config, d Deps) (*Service, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if d.DB == nil || d.Broker == nil || d.Log == nil {
+		return nil, errors.New("mailer: database, broker and log are required")
+	}
+	c = c.withDefaults()
+	letters, err := letter.New(letter.Config{From: c.From, Domain: c.Domain})
+	if err != nil {
+		return nil, fmt.Errorf("mailer: %w", err)
+	}
+	metrics, err := delivery.NewMetrics(d.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("mailer: register metrics: %w", err)
+	}
+	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber(d))
+	if err != nil {
+		return nil, fmt.Errorf("mailer: %w", err)
+	}
+	box := pickup.New(pickup.Config{Dir: c.Pickup, Mode: fs.FileMode(c.FileMode), Stagers: c.Stagers}, pickup.System{})
+	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB)}
+	s.accepter = delivery.NewAccepter(d.DB, metrics, d.Log)
+	s.sweeper = delivery.NewSweeper(delivery.SweepConfig{Every: c.Sweep, Grace: c.Sweep}, s.folder, d.DB, metrics, d.Log)
+	s.consumer, err = consumer.New(c.consumer(), consumer.Deps{
+		DB:         d.DB,
+		Subscriber: subscriber,
+		Effect:     delivery.NewEffect(letters, s.folder, s.accepter, metrics, d.Log, time.Now),
+		Log:        d.Log,
+		Registry:   d.Registry,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mailer: %w", err)
+	}
+	return s, nil
+}
 
-// Handler is the service's HTTP API, or nil when it has none.
-func (s *Service) Handler() http.Handler { panic("skeleton") }
+// subscriber lets every worker have a full group, and registers the durable
+// with the store, which then keeps what it has not acknowledged.
+func (c Config) subscriber(d Deps) broker.SubscriberConfig {
+	return broker.SubscriberConfig{
+		Group:        Name,
+		MaxInFlight:  min(c.Batch*c.Workers, 10_000),
+		CloseTimeout: c.Drain,
+		OnDurable: func(ctx context.Context, durable string) {
+			if err := outbox.Register(ctx, d.Broker, events.StreamOrders, Name, durable); err != nil {
+				d.Log.WarnContext(ctx, "consumer is not registered with the store yet", logs.Error, err)
+			}
+		},
+	}
+}
 
-// Run works until ctx ends, then drains. It returns after its last goroutine.
-func (s *Service) Run(ctx context.Context) error { panic("skeleton") }
+// Handler is nil: the service has no HTTP API.
+func (s *Service) Handler() http.Handler { return nil }
+
+// Run works until ctx ends, then drains. It returns after its last goroutine. Call it once.
+func (s *Service) Run(ctx context.Context) error {
+	if err := s.folder.Check(ctx); err != nil {
+		s.log.WarnContext(ctx, "pickup folder is not usable yet", logs.Error, err)
+	}
+	// The helpers outlive the drain: its last groups are marked as accepted.
+	helping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var helpers sync.WaitGroup
+	helpers.Go(func() { s.sweeper.Run(helping) })
+	helpers.Go(func() { s.accepter.Run(helping) })
+	err := s.consumer.Run(ctx)
+	stop()
+	helpers.Wait()
+	return err
+}
 
 // Ready reports why the service cannot do its work now, or nil.
-func (s *Service) Ready(ctx context.Context) error { panic("skeleton") }
+func (s *Service) Ready(ctx context.Context) error {
+	if err := s.db.Ping(ctx); err != nil {
+		return fmt.Errorf("database: %w", err)
+	}
+	if err := s.folder.Check(ctx); err != nil {
+		return fmt.Errorf("pickup folder: %w", err)
+	}
+	if status := s.consumer.Status(); status.Paused != "" {
+		return fmt.Errorf("consumer is paused: %s", status.Paused)
+	}
+	return nil
+}

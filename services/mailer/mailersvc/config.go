@@ -1,0 +1,110 @@
+package mailersvc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/mail"
+	"strconv"
+	"time"
+
+	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
+	"github.com/pillarbox/pillarbox/shared/consumer"
+)
+
+// Config of the service. A field that is zero has its default, so that the zero value works.
+type Config struct {
+	Pickup     string        `name:"pickup" env:"PILLARBOX_MAILER_PICKUP" placeholder:"FOLDER" help:"Folder in which mails appear as .eml files (default ./pickup; in the suite, pickup in its data folder)."`
+	From       string        `name:"from" env:"PILLARBOX_MAILER_FROM" default:"Pillarbox <orders@pillarbox.invalid>" help:"Sender of the mails, as Name <address>."`
+	Domain     string        `name:"domain" env:"PILLARBOX_MAILER_DOMAIN" default:"pillarbox.invalid" help:"Domain in the mails' Message-IDs."`
+	FileMode   FileMode      `name:"file-mode" env:"PILLARBOX_MAILER_FILE_MODE" default:"0640" help:"Mode of the .eml files, octal, whatever the umask (0600 to 0666)."`
+	Batch      int           `name:"batch" env:"PILLARBOX_MAILER_BATCH" default:"100" help:"Most mails made durable in one transaction (1 to 1000)."`
+	Workers    int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Stagers    int           `name:"stagers" env:"PILLARBOX_MAILER_STAGERS" default:"16" help:"Files written at a time by each transaction (1 to 256)."`
+	Attempts   int           `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
+	Backoff    time.Duration `name:"backoff" env:"PILLARBOX_MAILER_BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
+	MaxBackoff time.Duration `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
+	Sweep      time.Duration `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
+	Drain      time.Duration `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
+}
+
+// FileMode is a file's permission bits, written in octal.
+type FileMode fs.FileMode
+
+// UnmarshalText reads "0640" and "640" alike.
+func (m *FileMode) UnmarshalText(text []byte) error {
+	value, err := strconv.ParseUint(string(text), 8, 32)
+	if err != nil {
+		return fmt.Errorf("%q is not an octal file mode such as 0640", text)
+	}
+	*m = FileMode(value)
+	return nil
+}
+
+// MarshalText writes "0640".
+func (m FileMode) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%04o", uint32(m)), nil }
+
+// Default returns the defaults.
+func Default() Config { return Config{}.withDefaults() }
+
+func (c Config) withDefaults() Config {
+	orElse(&c.Pickup, "pickup")
+	orElse(&c.From, "Pillarbox <orders@pillarbox.invalid>")
+	orElse(&c.Domain, "pillarbox.invalid")
+	orElse(&c.FileMode, 0o640)
+	orElse(&c.Batch, 100)
+	orElse(&c.Workers, 2)
+	orElse(&c.Stagers, 16)
+	orElse(&c.Attempts, 10)
+	orElse(&c.Backoff, time.Second)
+	orElse(&c.MaxBackoff, time.Hour)
+	orElse(&c.Sweep, 5*time.Second)
+	orElse(&c.Drain, 8*time.Second)
+	return c
+}
+
+func orElse[T comparable](field *T, standard T) {
+	var zero T
+	if *field == zero {
+		*field = standard
+	}
+}
+
+// Validate reports every setting that is out of range.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var problems []error
+	check := func(ok bool, name, rule string) {
+		if !ok {
+			problems = append(problems, fmt.Errorf("PILLARBOX_MAILER_%s must be %s", name, rule))
+		}
+	}
+	_, err := mail.ParseAddress(c.From)
+	check(err == nil, "FROM", "one address, as Name <address>")
+	check(letter.CheckDomain(c.Domain) == nil, "DOMAIN", "a domain name")
+	// Owner may read and write, since the sweeper and the marker need it; nothing is executable.
+	check(c.FileMode&0o600 == 0o600 && c.FileMode&^0o666 == 0, "FILE_MODE", "0600 to 0666, without execute bits")
+	check(c.Batch >= 1 && c.Batch <= 1000, "BATCH", "1 to 1000")
+	check(c.Workers >= 1 && c.Workers <= 16, "WORKERS", "1 to 16")
+	check(c.Stagers >= 1 && c.Stagers <= 256, "STAGERS", "1 to 256")
+	check(c.Attempts >= 1 && c.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
+	check(c.Backoff >= time.Millisecond && c.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
+	check(c.MaxBackoff >= time.Millisecond && c.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
+	check(c.MaxBackoff >= c.Backoff, "MAX_BACKOFF", "at least PILLARBOX_MAILER_BACKOFF")
+	check(c.Sweep >= 100*time.Millisecond && c.Sweep <= 10*time.Minute, "SWEEP", "100ms to 10m")
+	check(c.Drain >= 100*time.Millisecond && c.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
+	return errors.Join(problems...)
+}
+
+func (c Config) consumer() consumer.Config {
+	return consumer.Config{
+		Name:        Name,
+		Ordered:     true,
+		Batch:       c.Batch,
+		Workers:     c.Workers,
+		MaxAttempts: c.Attempts,
+		Backoff:     c.Backoff,
+		MaxBackoff:  c.MaxBackoff,
+		Drain:       c.Drain,
+	}
+}
