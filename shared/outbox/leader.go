@@ -1,0 +1,178 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/pillarbox/pillarbox/shared/broker"
+	"github.com/pillarbox/pillarbox/shared/failpoint"
+	"github.com/pillarbox/pillarbox/shared/lease"
+	"github.com/pillarbox/pillarbox/shared/logs"
+)
+
+const (
+	compareEvery = time.Second
+	purgeEvery   = 10 * time.Second
+	// finishWithin is how long a round that has begun may go on after the leader was told to stop.
+	finishWithin = 6 * time.Second
+)
+
+// leader is the relay during one term. Only its own goroutine uses it.
+type leader struct {
+	r    *Relay
+	term int64
+	log  *slog.Logger
+
+	state    state // what the database knows, as last read or written
+	loaded   bool
+	compared time.Time // when the stream was last compared with state
+	purged   time.Time
+	careful  bool // singles until a receipt is no duplicate: an earlier outcome is in doubt
+	limit    int  // rows of the next batch: halved when one fails, doubled when one succeeds
+	failing  bool // the last pass failed, and was logged
+
+	consumers map[string]seen // the registered consumers' durables as the purge last saw them
+	blocked   string          // why the purge does nothing, as logged
+}
+
+// run passes over the outbox until ctx ends or a write shows that another replica leads.
+func (l *leader) run(ctx context.Context) error {
+	reconnected := l.r.conn.NATS.StatusChanged(nats.CONNECTED)
+	defer l.r.conn.NATS.RemoveStatusListener(reconnected)
+	poll := time.NewTicker(l.r.c.Poll)
+	defer poll.Stop()
+	pauses := backoff.NewExponentialBackOff()
+	pauses.InitialInterval, pauses.MaxInterval = 100*time.Millisecond, 5*time.Second
+	for {
+		err := l.pass(ctx)
+		if ctx.Err() != nil || errors.Is(err, lease.ErrLost) {
+			return ignoreEnd(ctx, err)
+		}
+		l.report(ctx, err)
+		if err != nil {
+			l.compared, l.loaded = time.Time{}, false
+			if !sleep(ctx, pauses.NextBackOff(), reconnected) {
+				return nil
+			}
+			continue
+		}
+		pauses.Reset()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.r.wake:
+		case <-poll.C:
+		case <-reconnected:
+			l.compared = time.Time{}
+		}
+	}
+}
+
+// ignoreEnd drops what the end of ctx itself caused; a refused write is reported in any case.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, lease.ErrLost) {
+		return nil
+	}
+	return err
+}
+
+// report logs the first failure of a row of them and its end: an outage is two lines.
+func (l *leader) report(ctx context.Context, err error) {
+	switch {
+	case err == nil && l.failing:
+		l.failing = false
+		l.log.InfoContext(ctx, "relay goes on")
+	case err != nil:
+		l.r.metrics.errors.Inc()
+		if errors.Is(err, broker.ErrFull) {
+			l.r.metrics.full.Inc()
+			l.purged = time.Time{} // perhaps there is something to purge
+		}
+		if !l.failing {
+			l.failing = true
+			l.log.WarnContext(ctx, "relay waits and tries again", logs.Error, err)
+		}
+	}
+}
+
+// sleep returns after d or when early has something; false means that ctx has ended.
+func sleep[T any](ctx context.Context, d time.Duration, early <-chan T) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-early:
+	}
+	return true
+}
+
+// pass publishes until nothing is left. Each step of it may be repeated.
+func (l *leader) pass(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if !l.loaded {
+			if err := l.load(ctx); err != nil {
+				return err
+			}
+		}
+		if time.Since(l.compared) >= compareEvery {
+			if err := l.compare(ctx); err != nil {
+				return err
+			}
+		}
+		if time.Since(l.purged) >= l.r.purgeEvery {
+			l.purged = time.Now()
+			l.purge(ctx)
+		}
+		more, err := l.round(ctx)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// round publishes one page and writes down what the broker confirmed, also when
+// ctx ends in the middle: what is published should not be left for a successor to repeat.
+func (l *leader) round(ctx context.Context) (more bool, err error) {
+	page, err := l.page(ctx)
+	if err != nil {
+		return false, err
+	}
+	if page.empty() {
+		if l.state.refilling() {
+			return true, l.endRefill(ctx)
+		}
+		return false, nil
+	}
+	l.r.step("relay.read")
+	finish, cancel := outlive(ctx, finishWithin)
+	defer cancel()
+	out := l.publish(ctx, finish, page.items)
+	l.r.step("relay.published")
+	if err := l.settle(finish, page, out); err != nil {
+		return false, errors.Join(err, out.err)
+	}
+	l.r.step("relay.settled")
+	return true, out.err
+}
+
+// outlive returns a context that ends only some time after ctx has.
+func outlive(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(by, cancel) })
+	return longer, cancel
+}
+
+// step marks a place between two durable steps, where crash tests stop.
+func (r *Relay) step(name string) {
+	failpoint.Hit("store." + name)
+	if r.hook != nil {
+		r.hook(name)
+	}
+}

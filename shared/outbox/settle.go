@@ -1,0 +1,155 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/lease"
+)
+
+// settle writes down what became of a page, in one transaction that only the
+// leader of the current term can commit. When it fails, nothing is lost: the rows
+// are published again, and the broker or the consumers know them.
+func (l *leader) settle(ctx context.Context, p page, out outcome) error {
+	s := l.state
+	runs := runsOf(p.items, out.results)
+	for _, r := range runs {
+		s.lastSeq = max(s.lastSeq, r.last) // a duplicate's sequence is an old one
+	}
+	err := l.r.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
+		if err := lease.Check(ctx, tx, leaseName, l.term); err != nil {
+			return err
+		}
+		var err error
+		if p.refill {
+			err = settleLost(ctx, tx, p, out, &s)
+		} else {
+			err = settleWaiting(ctx, tx, p, out)
+		}
+		return errors.Join(err, insertRuns(ctx, tx, runs), l.write(ctx, tx, s))
+	})
+	if err != nil {
+		return fmt.Errorf("settle: %w", err)
+	}
+	l.state = s
+	l.r.metrics.published.Add(float64(out.confirmed))
+	if p.refill {
+		l.r.metrics.refilled.Add(float64(out.confirmed))
+	}
+	return nil
+}
+
+// settleWaiting removes what is confirmed from the outbox and marks what is dead.
+func settleWaiting(ctx context.Context, tx *database.Tx, p page, out outcome) error {
+	var confirmed []int64
+	for n, r := range out.results {
+		switch {
+		case r.sequence > 0:
+			confirmed = append(confirmed, p.items[n].seq)
+		case r.dead != "":
+			if _, err := tx.ExecContext(ctx, `UPDATE outbox SET dead_reason = $1 WHERE seq = $2`,
+				r.dead, p.items[n].seq); err != nil {
+				return fmt.Errorf("mark dead row: %w", err)
+			}
+		}
+	}
+	if len(confirmed) == 0 {
+		return nil
+	}
+	list, args := in(1, confirmed)
+	if _, err := tx.ExecContext(ctx, `DELETE FROM outbox WHERE seq IN `+list, args...); err != nil {
+		return fmt.Errorf("delete confirmed rows: %w", err)
+	}
+	return nil
+}
+
+// settleLost moves a refill on. An event that is refused now, and what waits
+// behind it, goes back into the outbox, where it is seen.
+func settleLost(ctx context.Context, tx *database.Tx, p page, out outcome, s *state) error {
+	upTo := p.upTo
+	if out.pending < len(p.items) {
+		upTo = p.items[out.pending].seq - 1
+	}
+	for n, r := range out.results {
+		if r.dead != "" || r.held && p.items[n].seq <= upTo {
+			if err := requeue(ctx, tx, p.items[n], r.dead); err != nil {
+				return err
+			}
+		}
+	}
+	for _, i := range p.held {
+		if i.seq <= upTo {
+			if err := requeue(ctx, tx, i, ""); err != nil {
+				return err
+			}
+		}
+	}
+	if p.horizon {
+		s.cursor.Int64 = max(s.cursor.Int64, upTo)
+		return nil
+	}
+	if _, err := tx.ExecContext(ctx, `DELETE FROM relay_lost WHERE seq <= $1`, upTo); err != nil {
+		return fmt.Errorf("delete refilled rows: %w", err)
+	}
+	return nil
+}
+
+func requeue(ctx context.Context, tx *database.Tx, i item, dead string) error {
+	reason := sql.NullString{String: dead, Valid: dead != ""}
+	_, err := tx.ExecContext(ctx, `INSERT INTO outbox (seq, event_id, order_id, size, dead_reason)
+		VALUES ($1, $2, $3, $4, $5) ON CONFLICT (seq) DO NOTHING`, i.seq, i.eventID, i.orderID, i.size, reason)
+	if err != nil {
+		return fmt.Errorf("put lost event back: %w", err)
+	}
+	return nil
+}
+
+// run is events with consecutive sequences in the stream, the last of which is last.
+type run struct {
+	last uint64
+	ids  []string
+}
+
+// runsOf groups the confirmed items. Others publish to the stream too, and duplicates
+// have old sequences, so neighbours here need not be neighbours there.
+func runsOf(items []item, results []result) []run {
+	var runs []run
+	for n, r := range results {
+		if r.sequence == 0 {
+			continue
+		}
+		if k := len(runs) - 1; k >= 0 && runs[k].last+1 == r.sequence {
+			runs[k].last, runs[k].ids = r.sequence, append(runs[k].ids, items[n].eventID)
+			continue
+		}
+		runs = append(runs, run{last: r.sequence, ids: []string{items[n].eventID}})
+	}
+	return runs
+}
+
+// insertRuns logs the runs. A sequence holds one message, so of two runs that end
+// at the same one the longer holds the shorter.
+func insertRuns(ctx context.Context, tx *database.Tx, runs []run) error {
+	if len(runs) == 0 {
+		return nil
+	}
+	args := make([]any, 0, 2*len(runs))
+	for _, r := range runs {
+		ids, err := json.Marshal(r.ids)
+		if err != nil {
+			return fmt.Errorf("encode relay log: %w", err)
+		}
+		args = append(args, int64(r.last), string(ids))
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO relay_log (last_seq, event_ids) VALUES `+database.Values(len(runs), 2)+`
+		ON CONFLICT (last_seq) DO UPDATE SET event_ids = excluded.event_ids
+			WHERE length(excluded.event_ids) > length(relay_log.event_ids)`, args...)
+	if err != nil {
+		return fmt.Errorf("write relay log: %w", err)
+	}
+	return nil
+}
