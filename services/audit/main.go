@@ -1,4 +1,4 @@
-// Command audit writes one record of every order event and serves them.
+// Command audit writes one record of every order event and serves the records.
 package main
 
 import (

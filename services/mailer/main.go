@@ -2,6 +2,8 @@
 package main
 
 import (
+	"github.com/alecthomas/kong"
+
 	"github.com/pillarbox/pillarbox/migrations"
 	"github.com/pillarbox/pillarbox/services/internal/boot"
 	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
@@ -10,11 +12,10 @@ import (
 func main() {
 	boot.Main(boot.Program[mailersvc.Config]{
 		Name:       mailersvc.Name,
-		HTTP:       "",
 		Admin:      "127.0.0.1:9083",
 		Migrations: migrations.Of(mailersvc.Name),
 		New: func(c mailersvc.Config, d boot.Deps) (boot.Service, error) {
 			return mailersvc.New(c, mailersvc.Deps(d))
 		},
-	})
+	}, kong.DynamicCommand("prepare-pickup", "Make the pickup folder for a mailer that runs as another user (as root).", "", &mailersvc.PrepareCommand{}))
 }

@@ -1,4 +1,4 @@
-// Command store is the order store: POST /orders and the relay.
+// Command store is the order store: it takes orders over HTTP and publishes their events.
 package main
 
 import (

@@ -7,27 +7,33 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// Appearance records in which order files appear in a folder, as the kernel
-// tells it: the time stamps of a rename cannot.
+// Appearance records every mail that appears in a folder, in order, as the
+// kernel tells it: the time stamps of a rename cannot. It may also take mails
+// away, as a mail server does.
 type Appearance struct {
-	folder string
-	fd     int
-	wake   *os.File // closes the reader
-	done   chan struct{}
+	folder    string
+	taken     string
+	takeEvery int
+	queue     *os.File // inotify; closing it ends the reader
+	done      chan struct{}
+
+	received int // only the reader's
 
 	mu    sync.Mutex // guards mails and err
 	mails []Mail
 	err   error
 }
 
-// WatchAppearance starts to record. Stop ends it.
-func WatchAppearance(folder string) (*Appearance, error) {
+// WatchAppearance starts to record; Stop ends it. With takeEvery > 0 every n-th
+// mail is moved to the folder taken at once.
+func WatchAppearance(folder, taken string, takeEvery int) (*Appearance, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", folder, err)
@@ -36,7 +42,7 @@ func WatchAppearance(folder string) (*Appearance, error) {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", folder, err), unix.Close(fd))
 	}
 	// A non-blocking descriptor in an os.File is read through the poller, so Close ends a Read.
-	a := &Appearance{folder: folder, fd: fd, wake: os.NewFile(uintptr(fd), "inotify"), done: make(chan struct{})}
+	a := &Appearance{folder: folder, taken: taken, takeEvery: takeEvery, queue: os.NewFile(uintptr(fd), "inotify"), done: make(chan struct{})}
 	go a.read()
 	return a, nil
 }
@@ -45,7 +51,7 @@ func (a *Appearance) read() {
 	defer close(a.done)
 	buffer := make([]byte, 64<<10)
 	for {
-		n, err := a.wake.Read(buffer)
+		n, err := a.queue.Read(buffer)
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
 				a.note(Mail{}, err)
@@ -63,10 +69,24 @@ func (a *Appearance) read() {
 				a.note(Mail{}, errors.New("inotify queue overflow"))
 			}
 			if strings.HasSuffix(name, ".eml") {
-				a.note(ReadMail(filepath.Join(a.folder, name)))
+				a.note(a.receive(name))
 			}
 		}
 	}
+}
+
+// receive reads one mail, and takes it away when it is its turn.
+func (a *Appearance) receive(name string) (Mail, error) {
+	path := filepath.Join(a.folder, name)
+	m, err := ReadMail(path)
+	if err != nil || a.takeEvery == 0 {
+		return m, err
+	}
+	a.received++
+	if a.received%a.takeEvery != 0 {
+		return m, nil
+	}
+	return m, os.Rename(path, filepath.Join(a.taken, fmt.Sprint(a.received, "-", name)))
 }
 
 func (a *Appearance) note(m Mail, err error) {
@@ -79,13 +99,18 @@ func (a *Appearance) note(m Mail, err error) {
 	a.mails = append(a.mails, m)
 }
 
-// Stop ends the recording and returns the mails in their order of appearance.
-func (a *Appearance) Stop() ([]Mail, error) {
-	err := a.wake.Close()
-	<-a.done
+// Mails returns the mails so far in their order of appearance.
+func (a *Appearance) Mails() ([]Mail, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.mails, errors.Join(a.err, err)
+	return slices.Clone(a.mails), a.err
+}
+
+// Stop ends the recording.
+func (a *Appearance) Stop() error {
+	err := a.queue.Close()
+	<-a.done
+	return err
 }
 
 // InVersionOrder reports the first mail that appeared before its predecessor.

@@ -20,14 +20,19 @@ type AuditEntry struct {
 	Version int64  `json:"order_version"`
 }
 
-// Account is one account as the loyalty service shows it.
+// LedgerRow is one entry of an account.
+type LedgerRow struct {
+	EventID string `json:"event_id"`
+	Order   string `json:"order_id"`
+	Points  int64  `json:"points"`
+}
+
+// Account is one account as the loyalty service shows it: a page of entries,
+// the newest first.
 type Account struct {
-	Points  int64 `json:"points"`
-	Entries []struct {
-		EventID string `json:"event_id"`
-		Order   string `json:"order_id"`
-		Points  int64  `json:"points"`
-	} `json:"entries"`
+	Points  int64       `json:"points"`
+	Entries []LedgerRow `json:"entries"`
+	Next    *string     `json:"next"`
 }
 
 // Line is what a scenario needs of the running services.
@@ -92,23 +97,39 @@ func (l Line) Account(ctx context.Context, customer string) (Account, error) {
 	return a, err
 }
 
+// Ledger reads all entries of one customer, the oldest first.
+func (l Line) Ledger(ctx context.Context, customer string) ([]LedgerRow, error) {
+	var rows []LedgerRow
+	query := url.Values{"limit": {"200"}}
+	for {
+		var page Account
+		if err := getJSON(ctx, l.Loyalty+"/loyalty/accounts/"+url.PathEscape(customer)+"?"+query.Encode(), &page); err != nil {
+			return nil, err
+		}
+		rows = append(rows, page.Entries...)
+		if page.Next == nil {
+			slices.Reverse(rows)
+			return rows, nil
+		}
+		query.Set("after", *page.Next)
+	}
+}
+
 // Conserved compares the effects with the truth once: nil when every fact has
 // exactly one mail, one record and its share of the balance, in version order,
 // and nothing else exists.
-func (l Line) Conserved(ctx context.Context, truth *Truth, box *Mailbox) error {
-	box.Poll()
+func (l Line) Conserved(ctx context.Context, truth *Truth, box Mails) error {
 	mails, err := box.Mails()
 	return errors.Join(err, mailsMatch(truth, mails), l.auditMatches(ctx, truth), l.balancesMatch(ctx, truth))
 }
 
 // WaitConserved polls until Conserved holds or the deadline passes. An extra
 // effect never goes away again, so the last error tells.
-func (l Line) WaitConserved(ctx context.Context, truth *Truth, box *Mailbox, deadline time.Duration) error {
+func (l Line) WaitConserved(ctx context.Context, truth *Truth, box Mails, deadline time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		// The folder is cheap to look at; the APIs are asked only once it is complete.
-		box.Poll()
 		mails, err := box.Mails()
 		if err = errors.Join(err, mailsMatch(truth, mails)); err == nil {
 			err = l.Conserved(ctx, truth, box)

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Mail is one e-mail of the pickup folder.
@@ -55,14 +54,16 @@ func ReadMail(path string) (Mail, error) {
 	}, nil
 }
 
-// Mailbox collects the mails of a pickup folder in the order in which it first
-// sees them, as a mail server that polls the folder does.
+// Mails is a source of the mails that were ever seen in a pickup folder.
+type Mails interface {
+	// Mails returns all mails so far, and what was wrong on the way.
+	Mails() ([]Mail, error)
+}
+
+// Mailbox looks into a pickup folder whenever it is asked. It sees what lies
+// there, not in which order it came; Appearance does.
 type Mailbox struct {
 	Folder string
-	// Keep moves every n-th mail away, as a mail server would; 0 leaves all.
-	TakeEvery int
-	// Taken is where they go.
-	Taken string
 
 	mu   sync.Mutex // guards the rest
 	seen map[string]bool
@@ -70,10 +71,8 @@ type Mailbox struct {
 	err  error
 }
 
-// Poll reads what is new. Within one look the files are taken in version order
-// of their orders only if the folder shows them so: a later version without its
-// predecessor is an error that Err keeps.
-func (m *Mailbox) Poll() {
+// Mails reads what is new and returns all.
+func (m *Mailbox) Mails() ([]Mail, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	entries, err := os.ReadDir(m.Folder)
@@ -88,39 +87,13 @@ func (m *Mailbox) Poll() {
 		if e.IsDir() || !strings.HasSuffix(name, ".eml") || m.seen[name] {
 			continue
 		}
+		m.seen[name] = true
 		parsed, err := ReadMail(filepath.Join(m.Folder, name))
 		if err != nil {
 			m.err = errors.Join(m.err, err)
 			continue
 		}
 		m.all = append(m.all, parsed)
-		if m.TakeEvery > 0 && len(m.all)%m.TakeEvery == 0 {
-			// Forgotten as soon as it is gone: should it appear once more, it is a duplicate.
-			m.err = errors.Join(m.err, os.Rename(filepath.Join(m.Folder, name), filepath.Join(m.Taken, fmt.Sprint(len(m.all), "-", name))))
-			continue
-		}
-		m.seen[name] = true
 	}
-}
-
-// PollUntil polls until done is closed, then once more.
-func (m *Mailbox) PollUntil(done <-chan struct{}) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-done:
-			m.Poll()
-			return
-		case <-tick.C:
-			m.Poll()
-		}
-	}
-}
-
-// Mails returns what was seen so far, and what was wrong with it.
-func (m *Mailbox) Mails() ([]Mail, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	return append([]Mail(nil), m.all...), m.err
 }

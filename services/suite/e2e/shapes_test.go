@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/alecthomas/kong"
@@ -16,8 +17,22 @@ import (
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
+// binaries are built once, by the first test that needs processes.
+var binaries = sync.OnceValues(func() (e2e.Binaries, error) {
+	dir, err := os.MkdirTemp("", "pillarbox-e2e-")
+	if err != nil {
+		return e2e.Binaries{}, err
+	}
+	return e2e.Build(context.Background(), dir, "failpoint")
+})
+
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		if b, err := binaries(); err == nil {
+			_ = os.RemoveAll(b.Dir) // a folder in the temporary folder
+		}
+		os.Exit(status)
+	}))
 }
 
 // shape is one way to run the line. The scenarios know nothing else of it.
@@ -30,7 +45,11 @@ type shape struct {
 func eachShape(t *testing.T, scenario func(t *testing.T, line e2e.Line)) {
 	t.Helper()
 	t.Parallel()
-	for _, s := range []shape{{"suite", startSuite}} {
+	for _, s := range []shape{
+		{"suite", startSuite},
+		{"separate", func(t *testing.T) e2e.Line { return startCluster(t, 1).Line() }},
+		{"replicas", func(t *testing.T) e2e.Line { return startCluster(t, 3).Line() }},
+	} {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			scenario(t, s.start(t))
@@ -90,6 +109,30 @@ func startSuite(t *testing.T) e2e.Line {
 		}
 	})
 	return lineOf(suite, dir)
+}
+
+// startCluster starts PostgreSQL, NATS and replicas of every service as
+// processes; they are stopped as an operator would at the end of the test.
+func startCluster(t *testing.T, replicas int, env ...string) *e2e.Cluster {
+	t.Helper()
+	b, err := binaries()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	cluster, err := e2e.NewCluster(t.Context(), e2e.ClusterConfig{Dir: dir, Binaries: b, Replicas: replicas, Env: env})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, cluster.Close())
+		if t.Failed() {
+			logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+			require.NoError(t, err)
+			for _, path := range logs {
+				showLog(t, path)
+			}
+		}
+	})
+	require.NoError(t, cluster.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
+	return cluster
 }
 
 // showLog puts the end of a log into the test's output.

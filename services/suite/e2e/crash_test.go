@@ -1,0 +1,122 @@
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pillarbox/pillarbox/services/suite/e2e"
+)
+
+// crashRounds is the number of faults per run: few in every test run, as many
+// as PILLARBOX_CRASH_N says in "make crash".
+func crashRounds(t *testing.T, few int) int {
+	t.Helper()
+	text := os.Getenv("PILLARBOX_CRASH_N")
+	if text == "" {
+		return few
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, "PILLARBOX_CRASH_N")
+	return n
+}
+
+// crashSeed is PILLARBOX_CRASH_SEED, or a new one; it is printed.
+func crashSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("PILLARBOX_CRASH_SEED"); text != "" && text != "0" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "PILLARBOX_CRASH_SEED")
+	}
+	t.Logf("seed %d", seed)
+	return seed
+}
+
+// underLoad runs do while shops work on the line, with a mail server that takes
+// every third mail away, and then waits for conservation: every acknowledged
+// fact has its effects, in version order, and nothing else is there.
+func underLoad(t *testing.T, line e2e.Line, seed uint64, do func(ctx context.Context, facts func() int)) {
+	t.Helper()
+	taken := t.TempDir()
+	mails, err := e2e.WatchAppearance(line.Pickup, taken, 3)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, mails.Stop()) }()
+	truth := &e2e.Truth{}
+	client := e2e.NewClient(truth, line.Stores...)
+	client.GiveUp = 2 * time.Minute
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	loaded := make(chan error, 1)
+	go func() {
+		loaded <- e2e.Load{Client: client, Workers: 6, Seed: seed, Pause: 60 * time.Millisecond}.Run(ctx)
+	}()
+	do(ctx, truth.Count)
+	healed := time.Now()
+	stop()
+	require.NoError(t, <-loaded)
+	require.NoError(t, line.WaitConserved(t.Context(), truth, mails, 2*time.Minute))
+	all, err := mails.Mails()
+	require.NoError(t, err)
+	require.NoError(t, e2e.InVersionOrder(all))
+	strictlyParsed(t, line.Pickup)
+	strictlyParsed(t, taken)
+	t.Logf("%d facts conserved %s after the last fault; %d requests tried again",
+		truth.Count(), time.Since(healed).Round(time.Millisecond), client.Retried.Load())
+}
+
+// TestCrashesOfTheSuite kills, stops and freezes the one-process shape.
+func TestCrashesOfTheSuite(t *testing.T) {
+	t.Parallel()
+	seed := crashSeed(t)
+	suite := startSuiteProcess(t)
+	underLoad(t, suite.Line(), seed, func(ctx context.Context, _ func() int) {
+		chaos := e2e.Chaos{Processes: []*e2e.Process{suite.Process}, Seed: seed, Rounds: crashRounds(t, 8), Freeze: 5, Every: 700 * time.Millisecond}
+		report, err := chaos.Run(ctx)
+		require.NoError(t, err)
+		t.Log(report)
+	})
+}
+
+// TestCrashesOfServices does the same to any of the separate processes.
+func TestCrashesOfServices(t *testing.T) {
+	t.Parallel()
+	for name, replicas := range map[string]int{"one": 1, "three": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			seed := crashSeed(t)
+			cluster := startCluster(t, replicas)
+			underLoad(t, cluster.Line(), seed, func(ctx context.Context, _ func() int) {
+				chaos := e2e.Chaos{Processes: cluster.All(), Seed: seed, Rounds: crashRounds(t, 8), Freeze: 15, Every: 700 * time.Millisecond}
+				report, err := chaos.Run(ctx)
+				require.NoError(t, err)
+				t.Log(report)
+			})
+		})
+	}
+}
+
+// startSuiteProcess starts the one-process shape as a process.
+func startSuiteProcess(t *testing.T, env ...string) *e2e.SuiteProcess {
+	t.Helper()
+	b, err := binaries()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	suite, err := e2e.NewSuiteProcess(b, dir, env...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, suite.Stop())
+		if t.Failed() {
+			showLog(t, filepath.Join(dir, "suite.log"))
+		}
+	})
+	require.NoError(t, suite.Run(t.Context()))
+	return suite
+}
