@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -59,7 +60,9 @@ func decode(ctx context.Context, msg *nats.Msg, meta *nats.MsgMetadata, d *deliv
 		if len(values) > 1 && d.info.Malformed == "" {
 			d.info.Malformed = fmt.Sprintf("header %q has %d values", name, len(values))
 		}
-		if name != MetaUUID {
+		// The server's headers belong to this copy: a message that is published onward must not bring
+		// its old publish id along, or the stream would swallow it as a duplicate.
+		if name != MetaUUID && !strings.HasPrefix(name, reservedPrefix) {
 			m.Metadata[name] = first(values)
 		}
 	}

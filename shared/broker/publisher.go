@@ -13,9 +13,10 @@ import (
 	"github.com/synadia-io/orbit.go/jetstreamext"
 )
 
-// Metadata keys that the adapter reads and writes.
+// Metadata keys that the adapter reads; received messages do not have them.
 const (
 	// MetaPublishID is the identity of a publish: the stream stores one id once within its duplicate window.
+	// Who publishes a received message onward gives it another one.
 	MetaPublishID = "Nats-Msg-Id"
 	// MetaUUID carries the message's UUID where it differs from the publish id.
 	MetaUUID = "Pillarbox-Uuid"

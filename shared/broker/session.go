@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +53,9 @@ func newSession(c *Conn, d durable, room int) (*session, error) {
 	if s.sub, err = c.NATS.ChanSubscribe(c.NATS.NewInbox(), s.msgs); err != nil {
 		return nil, fmt.Errorf("subscribe for pulls: %w", err)
 	}
-	s.sub.SetClosedHandler(func(string) { close(s.closed) })
+	// The client calls it twice when Drain and Unsubscribe meet.
+	closeOnce := sync.OnceFunc(func() { close(s.closed) })
+	s.sub.SetClosedHandler(func(string) { closeOnce() })
 	return s, nil
 }
 
