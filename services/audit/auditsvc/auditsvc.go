@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -33,9 +34,10 @@ type Deps struct {
 
 // Service is one replica.
 type Service struct {
-	db       *database.DB
-	consumer *consumer.Consumer
-	handler  http.Handler
+	db        *database.DB
+	consumer  *consumer.Consumer
+	registrar *registrar
+	handler   http.Handler
 }
 
 // New checks c and d; it does no I/O and starts nothing.
@@ -47,7 +49,8 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, errors.New("audit: database, broker and log are required")
 	}
 	c = c.withDefaults()
-	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber())
+	registrar := newRegistrar(d.Broker, d.Log)
+	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber(registrar))
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
@@ -61,14 +64,22 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	return &Service{db: d.DB, consumer: k, handler: httpapi.New(auditlog.New(d.DB), d.Log)}, nil
+	return &Service{db: d.DB, consumer: k, registrar: registrar, handler: httpapi.New(auditlog.New(d.DB), d.Log)}, nil
 }
 
 // Handler is the service's HTTP API.
 func (s *Service) Handler() http.Handler { return s.handler }
 
 // Run works until ctx ends, then drains. It returns after its last goroutine. Call it once.
-func (s *Service) Run(ctx context.Context) error { return s.consumer.Run(ctx) }
+func (s *Service) Run(ctx context.Context) error {
+	registering, stop := context.WithCancel(ctx)
+	var helper sync.WaitGroup
+	helper.Go(func() { s.registrar.run(registering) })
+	err := s.consumer.Run(ctx)
+	stop()
+	helper.Wait()
+	return err
+}
 
 // Ready reports why the service cannot do its work now, or nil.
 func (s *Service) Ready(ctx context.Context) error {

@@ -169,6 +169,26 @@ func TestUnreadableMessageBecomesADeadLetterAndTheNextIsRecorded(t *testing.T) {
 	})
 }
 
+// The store may be down when the service starts: events are handled meanwhile, and the
+// durable is registered once the store answers.
+func TestDurableIsRegisteredWhenTheStoreComesUp(t *testing.T) {
+	t.Parallel()
+	db, _ := databasetest.SQLite(t, "audit")
+	b := setup(t, db)
+	b.start(t)
+	b.publish(t, event(t, "o1", 1))
+	b.waitFor(t, 1, 0)
+	requests, err := b.conn.NATS.SubscribeSync("pillarbox.register.orders")
+	require.NoError(t, err)
+	for _, answer := range []string{`{"retry":true,"error":"not now"}`, `{"ok":true}`} {
+		request, err := requests.NextMsg(patience)
+		require.NoError(t, err)
+		require.JSONEq(t, `{"name":"audit","durable":"audit-0"}`, string(request.Data))
+		require.NoError(t, request.Respond([]byte(answer)))
+	}
+	require.NoError(t, requests.Unsubscribe())
+}
+
 func TestNewWantsItsParts(t *testing.T) {
 	t.Parallel()
 	db, _ := databasetest.SQLite(t, "audit")

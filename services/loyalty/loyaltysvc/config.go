@@ -58,11 +58,12 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-func (c Config) subscriber() broker.SubscriberConfig {
+func (c Config) subscriber(r *registrar) broker.SubscriberConfig {
 	return broker.SubscriberConfig{
 		Group:        Name,
 		MaxInFlight:  min(c.Batch*c.Workers, 10_000), // a full group for each worker
 		CloseTimeout: c.Drain,
+		OnDurable:    r.announce,
 	}
 }
 

@@ -192,6 +192,26 @@ func TestImpossibleEventBecomesADeadLetterAndOtherOrdersGoOn(t *testing.T) {
 	})
 }
 
+// The store may be down when the service starts: events are handled meanwhile, and the
+// durable is registered once the store answers.
+func TestDurableIsRegisteredWhenTheStoreComesUp(t *testing.T) {
+	t.Parallel()
+	db, _ := databasetest.SQLite(t, "loyalty")
+	b := setup(t, db)
+	b.start(t, loyaltysvc.Config{})
+	b.publish(t, event(t, events.TypePlaced, "o1", 1, "ada@example.com", "9.00"))
+	b.waitForEvents(t, 1)
+	requests, err := b.conn.NATS.SubscribeSync("pillarbox.register.orders")
+	require.NoError(t, err)
+	for _, answer := range []string{`{"retry":true,"error":"not now"}`, `{"ok":true}`} {
+		request, err := requests.NextMsg(patience)
+		require.NoError(t, err)
+		require.JSONEq(t, `{"name":"loyalty","durable":"loyalty-0"}`, string(request.Data))
+		require.NoError(t, request.Respond([]byte(answer)))
+	}
+	require.NoError(t, requests.Unsubscribe())
+}
+
 func TestNewWantsItsParts(t *testing.T) {
 	t.Parallel()
 	db, _ := databasetest.SQLite(t, "loyalty")

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/pillarbox/pillarbox/services/audit/internal/auditlog"
 	"github.com/pillarbox/pillarbox/shared/database"
@@ -43,7 +44,7 @@ type api struct {
 func New(entries *auditlog.Log, log *slog.Logger) http.Handler {
 	a := &api{entries: entries, log: log}
 	r := chi.NewRouter()
-	r.Use(httpserver.Middleware(log))
+	r.Use(httpserver.Middleware(log), middleware.GetHead)
 	r.NotFound(httpserver.NotFound)
 	r.MethodNotAllowed(httpserver.MethodNotAllowed)
 	r.Get("/audit/entries", a.list)

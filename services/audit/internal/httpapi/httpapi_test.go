@@ -161,7 +161,8 @@ func TestBadParametersAreNamed(t *testing.T) {
 func TestOtherPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	db, _ := databasetest.SQLite(t, "audit")
-	for target, want := range map[string]int{"GET /audit": 404, "GET /audit/entries/1": 404, "DELETE /audit/entries": 405, "POST /audit/entries": 405} {
+	require.Equal(t, http.StatusOK, ask(t, db, http.MethodHead, "/audit/entries").Code)
+	for target, want := range map[string]int{"GET /audit": 404, "HEAD /audit": 404, "GET /audit/entries/1": 404, "DELETE /audit/entries": 405, "POST /audit/entries": 405} {
 		method, path, _ := strings.Cut(target, " ")
 		w := ask(t, db, method, path)
 		require.Equal(t, want, w.Code, target)

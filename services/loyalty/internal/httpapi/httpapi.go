@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/pillarbox/pillarbox/services/loyalty/internal/ledger"
 	"github.com/pillarbox/pillarbox/services/loyalty/internal/points"
@@ -46,7 +47,7 @@ type api struct {
 func New(l *ledger.Ledger, log *slog.Logger) http.Handler {
 	a := &api{ledger: l, log: log}
 	r := chi.NewRouter()
-	r.Use(httpserver.Middleware(log))
+	r.Use(httpserver.Middleware(log), middleware.GetHead)
 	r.NotFound(httpserver.NotFound)
 	r.MethodNotAllowed(httpserver.MethodNotAllowed)
 	r.Get("/loyalty/accounts/{address}", a.account)

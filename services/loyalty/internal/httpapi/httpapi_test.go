@@ -166,6 +166,8 @@ func TestBadParametersAreNamed(t *testing.T) {
 func TestOtherPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	db, _ := databasetest.SQLite(t, "loyalty")
+	seed(t, db, "ada@example.com", 1)
+	require.Equal(t, http.StatusOK, ask(t, db, http.MethodHead, "/loyalty/accounts/ada@example.com").Code)
 	for target, want := range map[string]int{"GET /loyalty": 404, "GET /loyalty/accounts": 404, "GET /loyalty/accounts/": 404,
 		"GET /loyalty/accounts/a/b@x": 404, "DELETE /loyalty/accounts/a@x": 405} {
 		method, path, _ := strings.Cut(target, " ")
