@@ -105,6 +105,9 @@ func awaitReady(ctx context.Context, s *server.Server, log *logAdapter) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("wait until ready: %w", err)
+		}
 		if reason := log.fatal(); reason != "" {
 			return errors.New(reason)
 		}
@@ -113,9 +116,6 @@ func awaitReady(ctx context.Context, s *server.Server, log *logAdapter) error {
 		}
 		if !s.Running() {
 			return errors.New("server stopped")
-		}
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("wait until ready: %w", err)
 		}
 	}
 }
