@@ -1,0 +1,104 @@
+// Package httpapi is the store's HTTP interface: strict JSON in, orders and problem
+// documents (RFC 9457) out, described by openapi.yaml, which it serves.
+//
+// It promises that a 2xx answer to a write is on disk; that every wrong field is named in one
+// answer; that of requests with one idempotency key at most two are under way in this
+// process; and that no answer holds an SQL text, a path of the machine or a customer's data that
+// the client did not send or ask for. It keeps nothing in memory that a crash could lose.
+package httpapi
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pillarbox/pillarbox/services/store/internal/intake"
+	"github.com/pillarbox/pillarbox/services/store/internal/order"
+	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/httpserver"
+)
+
+// MaxBody is the largest request body in bytes.
+const MaxBody = 1 << 20
+
+// readTimeout bounds the queries of one request.
+const readTimeout = 5 * time.Second
+
+// Writer is what the interface needs of the intake.
+type Writer interface {
+	Place(ctx context.Context, p order.Placement, keyed *intake.Keyed, t intake.Trace, size int) (intake.Answer, error)
+	Revise(ctx context.Context, id string, match func(version int64) bool, r order.Revision, t intake.Trace, size int) (
+		order.Order, error)
+	Cancel(ctx context.Context, id string, match func(version int64) bool, t intake.Trace) (order.Order, error)
+}
+
+// Config of the interface; zero values mean the defaults.
+type Config struct {
+	// BodyBudget bounds the bytes of all request bodies in memory at once. Default 64 MiB.
+	BodyBudget int64
+	// Wait is how long a request waits for one with the same idempotency key. Default 10 s.
+	Wait time.Duration
+}
+
+// Deps of the interface.
+type Deps struct {
+	DB       *database.DB
+	Writer   Writer
+	Log      *slog.Logger
+	Registry prometheus.Registerer
+}
+
+type api struct {
+	Deps
+	wait   time.Duration
+	budget *budget
+	runs   *runs
+}
+
+//go:embed openapi.yaml
+var openapi []byte
+
+// New returns the handler. It does no I/O.
+func New(c Config, d Deps) (http.Handler, error) {
+	if d.DB == nil || d.Writer == nil || d.Log == nil || d.Registry == nil {
+		return nil, errors.New("httpapi: a dependency is missing")
+	}
+	if c.BodyBudget <= 0 {
+		c.BodyBudget = 64 << 20
+	}
+	if c.Wait <= 0 {
+		c.Wait = 10 * time.Second
+	}
+	measure, err := newMeasure(d.Registry)
+	if err != nil {
+		return nil, err
+	}
+	a := &api{Deps: d, wait: c.Wait, budget: newBudget(c.BodyBudget), runs: newRuns()}
+	r := chi.NewRouter()
+	r.Use(httpserver.Middleware(d.Log), measure)
+	r.NotFound(httpserver.NotFound)
+	r.MethodNotAllowed(httpserver.MethodNotAllowed)
+	get := func(path string, h http.HandlerFunc) {
+		r.Get(path, h)
+		r.Head(path, h)
+	}
+	r.Post("/orders", a.place)
+	get("/orders", a.list)
+	get("/orders/{id}", a.get)
+	r.Patch("/orders/{id}", a.revise)
+	r.Post("/orders/{id}/cancel", a.cancel)
+	get("/orders/{id}/timeline", a.timeline)
+	get("/openapi.yaml", serveOpenAPI)
+	return r, nil
+}
+
+func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(openapi) // a client that is gone
+}

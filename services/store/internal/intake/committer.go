@@ -1,0 +1,174 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/failpoint"
+	"github.com/pillarbox/pillarbox/shared/logs"
+)
+
+// attempts at a request alone in its transaction that meets a conflict.
+const attempts = 3
+
+// commitQueue takes groups until the queue is closed and empty. After work has ended it only refuses.
+func (in *Intake) commitQueue(work context.Context) {
+	for first := range in.queue {
+		group := in.gather(first)
+		if work.Err() != nil {
+			in.fail(group, ErrStopping)
+			continue
+		}
+		in.commit(work, group)
+	}
+}
+
+// gather takes what waits behind first, without waiting for more.
+func (in *Intake) gather(first *job) []*job {
+	var group []*job
+	bytes := 0
+	add := func(j *job) {
+		if j.state.CompareAndSwap(waiting, taken) {
+			group = append(group, j)
+			bytes += j.size
+		}
+	}
+	add(first)
+	for len(group) < in.config.Group && bytes < in.config.GroupBytes {
+		select {
+		case j, open := <-in.queue:
+			if !open {
+				return group
+			}
+			add(j)
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+// commit writes the group and answers each of its jobs.
+func (in *Intake) commit(work context.Context, group []*job) {
+	if len(group) == 0 {
+		return
+	}
+	results, err := in.transaction(work, group)
+	if err == nil {
+		in.answer(group, results)
+		return
+	}
+	in.deps.Log.WarnContext(work, "intake transaction failed", logs.Count, len(group), logs.Error, err)
+	switch {
+	case outage(err) != nil:
+		in.fail(group, outage(err))
+	case len(group) == 1 && !again(err):
+		in.fail(group, err)
+	default:
+		in.commitSingly(work, group)
+	}
+}
+
+// commitSingly writes each job in a transaction of its own, so that the one the database refuses
+// fails alone. When the database goes away meanwhile, or a row stays locked for long, the rest is not tried.
+func (in *Intake) commitSingly(work context.Context, group []*job) {
+	in.metrics.redone.Inc()
+	deadline := time.Now().Add(in.config.Wait)
+	for i, j := range group {
+		if time.Now().After(deadline) {
+			in.fail(group[i:], ErrBusy)
+			return
+		}
+		var results []result
+		var err error
+		for range attempts {
+			results, err = in.transaction(work, group[i:i+1])
+			if !again(err) {
+				break
+			}
+		}
+		switch {
+		case err == nil:
+			in.answer(group[i:i+1], results)
+		case errors.Is(err, database.ErrCommitUnknown):
+			in.fail(group[i:i+1], outage(err))
+			in.fail(group[i+1:], ErrUnavailable)
+			return
+		case outage(err) != nil:
+			in.fail(group[i:], outage(err))
+			return
+		default:
+			in.deps.Log.WarnContext(work, "request refused by the database", logs.Key, j.orderID, logs.Error, err)
+			if again(err) {
+				err = fmt.Errorf("%w: %w", ErrBusy, err)
+			}
+			in.fail(group[i:i+1], err)
+		}
+	}
+}
+
+// again reports that the same work may succeed at once.
+func again(err error) bool {
+	return database.Classify(err) == database.ClassConflict || errors.Is(err, errAnswerGone)
+}
+
+// outage is what a client is told when the database, not the request, is the cause; else nil.
+func outage(err error) error {
+	switch {
+	case errors.Is(err, database.ErrCommitUnknown):
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	case database.Classify(err) == database.ClassUnavailable, errors.Is(err, context.Canceled):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+// transaction writes the group as one transaction.
+func (in *Intake) transaction(work context.Context, group []*job) ([]result, error) {
+	ctx, cancel := context.WithTimeout(work, in.config.Timeout)
+	defer cancel()
+	start := time.Now()
+	var w writer
+	err := in.deps.DB.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
+		w = writer{in: in, tx: tx, group: group, results: make([]result, len(group))}
+		if err := w.write(ctx); err != nil {
+			return err
+		}
+		failpoint.Hit("store.intake.before_commit")
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit("store.intake.after_commit")
+	in.metrics.groupSize.Observe(float64(len(group)))
+	in.metrics.commit.Observe(time.Since(start).Seconds())
+	if len(w.rows) > 0 {
+		in.deps.Wake()
+	}
+	for _, row := range w.rows {
+		in.metrics.events.WithLabelValues(row.Event.Type).Inc()
+		in.deps.Log.InfoContext(ctx, "order stored", logs.EventID, row.Event.ID, logs.EventType, row.Event.Type,
+			logs.Key, row.Event.Subject, logs.Version, row.Event.Version)
+	}
+	return w.results, nil
+}
+
+func (in *Intake) answer(group []*job, results []result) {
+	for i, j := range group {
+		if results[i].answer.Replayed {
+			in.metrics.replayed.Inc()
+		}
+		j.finish(results[i])
+	}
+}
+
+func (in *Intake) fail(group []*job, err error) {
+	for _, j := range group {
+		in.metrics.refused.WithLabelValues(reason(err)).Inc()
+		j.finish(result{err: err})
+	}
+}

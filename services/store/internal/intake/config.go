@@ -1,0 +1,31 @@
+package intake
+
+import (
+	"time"
+
+	"github.com/pillarbox/pillarbox/shared/events"
+)
+
+func (c Config) withDefaults() Config {
+	for _, n := range []struct {
+		to  *int
+		def int
+	}{
+		{&c.Queue, 1000}, {&c.Group, 100}, {&c.GroupBytes, 4 << 20}, {&c.Committers, 2}, {&c.MaxEvent, events.MaxSize},
+	} {
+		if *n.to <= 0 {
+			*n.to = n.def
+		}
+	}
+	for _, d := range []struct {
+		to  *time.Duration
+		def time.Duration
+	}{
+		{&c.Wait, 10 * time.Second}, {&c.Timeout, 5 * time.Second}, {&c.Drain, 8 * time.Second},
+	} {
+		if *d.to <= 0 {
+			*d.to = d.def
+		}
+	}
+	return c
+}

@@ -1,0 +1,100 @@
+package storesvc
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pillarbox/pillarbox/services/store/internal/httpapi"
+	"github.com/pillarbox/pillarbox/services/store/internal/intake"
+	"github.com/pillarbox/pillarbox/shared/outbox"
+)
+
+// Config of the service. A field that is zero has its default, so that the zero value works.
+type Config struct {
+	IntakeQueue      int           `name:"intake-queue" env:"PILLARBOX_STORE_INTAKE_QUEUE" default:"1000" help:"Most requests that wait to be stored; more are answered 503 (1 to 100000)."`
+	IntakeGroup      int           `name:"intake-group" env:"PILLARBOX_STORE_INTAKE_GROUP" default:"100" help:"Most requests stored in one transaction (1 to 500)."`
+	IntakeCommitters int           `name:"intake-committers" env:"PILLARBOX_STORE_INTAKE_COMMITTERS" default:"2" help:"Transactions at a time (1 to 16)."`
+	IntakeWait       time.Duration `name:"intake-wait" env:"PILLARBOX_STORE_INTAKE_WAIT" default:"5s" help:"Time a request may wait to be stored before it is answered 503 (100ms to 10s)."`
+	BodyBudget       int64         `name:"body-budget" env:"PILLARBOX_STORE_BODY_BUDGET" default:"67108864" help:"Most bytes of all request bodies in memory at once; more are answered 503 (2097152 to 17179869184)."`
+	OutboxLimit      int64         `name:"outbox-limit" env:"PILLARBOX_STORE_OUTBOX_LIMIT" default:"1000000" help:"Most events that wait for the broker; above it writes are answered 503 (1 to 100000000)."`
+	OutboxMaxAge     time.Duration `name:"outbox-max-age" env:"PILLARBOX_STORE_OUTBOX_MAX_AGE" default:"5m" help:"Age of the oldest waiting event above which the service is not ready (1s to 24h)."`
+	KeyRetention     time.Duration `name:"key-retention" env:"PILLARBOX_STORE_KEY_RETENTION" default:"48h" help:"Time that answers to idempotency keys are kept (24h to 8760h)."`
+	StreamMaxBytes   int64         `name:"stream-max-bytes" env:"PILLARBOX_STORE_STREAM_MAX_BYTES" default:"1073741824" help:"Size of the event stream in bytes; a full one stops the relay (1048576 to 1099511627776)."`
+	StreamReplicas   int           `name:"stream-replicas" env:"PILLARBOX_STORE_STREAM_REPLICAS" default:"1" help:"Copies of the event stream in the broker's cluster (1, 3 or 5)."`
+	Horizon          time.Duration `name:"horizon" env:"PILLARBOX_STORE_HORIZON" default:"72h" help:"Time that events stay in the stream and can be refilled (1h to 8760h)."`
+	RelayLease       time.Duration `name:"relay-lease" env:"PILLARBOX_STORE_RELAY_LEASE" default:"5s" help:"Time after which another replica takes over the relay of a silent one (1s to 1m)."`
+	RelayPoll        time.Duration `name:"relay-poll" env:"PILLARBOX_STORE_RELAY_POLL" default:"500ms" help:"Time between two looks for events that nobody announced (10ms to 1m)."`
+	Drain            time.Duration `name:"drain" env:"PILLARBOX_STORE_DRAIN" default:"8s" help:"Time that waiting requests have to be stored at a stop (100ms to 5m)."`
+}
+
+// Default returns the defaults.
+func Default() Config { return Config{}.withDefaults() }
+
+func (c Config) withDefaults() Config {
+	orElse(&c.IntakeQueue, 1000)
+	orElse(&c.IntakeGroup, 100)
+	orElse(&c.IntakeCommitters, 2)
+	orElse(&c.IntakeWait, 5*time.Second)
+	orElse(&c.BodyBudget, 64<<20)
+	orElse(&c.OutboxLimit, 1_000_000)
+	orElse(&c.OutboxMaxAge, 5*time.Minute)
+	orElse(&c.KeyRetention, 48*time.Hour)
+	orElse(&c.StreamMaxBytes, 1<<30)
+	orElse(&c.StreamReplicas, 1)
+	orElse(&c.Horizon, 72*time.Hour)
+	orElse(&c.RelayLease, 5*time.Second)
+	orElse(&c.RelayPoll, 500*time.Millisecond)
+	orElse(&c.Drain, 8*time.Second)
+	return c
+}
+
+func orElse[T comparable](field *T, standard T) {
+	var zero T
+	if *field == zero {
+		*field = standard
+	}
+}
+
+// Validate reports every setting that is out of range.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var problems []error
+	check := func(ok bool, name, rule string) {
+		if !ok {
+			problems = append(problems, fmt.Errorf("PILLARBOX_STORE_%s must be %s", name, rule))
+		}
+	}
+	within := func(d, low, high time.Duration) bool { return d >= low && d <= high }
+	check(c.IntakeQueue >= 1 && c.IntakeQueue <= 100_000, "INTAKE_QUEUE", "1 to 100000")
+	check(c.IntakeGroup >= 1 && c.IntakeGroup <= 500, "INTAKE_GROUP", "1 to 500")
+	check(c.IntakeCommitters >= 1 && c.IntakeCommitters <= 16, "INTAKE_COMMITTERS", "1 to 16")
+	// The HTTP server gives an answer 30 s: the wait, a transaction's time-out and retries fit in there.
+	check(within(c.IntakeWait, 100*time.Millisecond, 10*time.Second), "INTAKE_WAIT", "100ms to 10s")
+	check(c.BodyBudget >= 2<<20 && c.BodyBudget <= 16<<30, "BODY_BUDGET", "2097152 to 17179869184")
+	check(c.OutboxLimit >= 1 && c.OutboxLimit <= 100_000_000, "OUTBOX_LIMIT", "1 to 100000000")
+	check(within(c.OutboxMaxAge, time.Second, 24*time.Hour), "OUTBOX_MAX_AGE", "1s to 24h")
+	check(within(c.KeyRetention, 24*time.Hour, 8760*time.Hour), "KEY_RETENTION", "24h to 8760h")
+	check(c.StreamMaxBytes >= 1<<20 && c.StreamMaxBytes <= 1<<40, "STREAM_MAX_BYTES", "1048576 to 1099511627776")
+	check(c.StreamReplicas == 1 || c.StreamReplicas == 3 || c.StreamReplicas == 5, "STREAM_REPLICAS", "1, 3 or 5")
+	check(within(c.Horizon, time.Hour, 8760*time.Hour), "HORIZON", "1h to 8760h")
+	check(within(c.RelayLease, time.Second, time.Minute), "RELAY_LEASE", "1s to 1m")
+	check(within(c.RelayPoll, 10*time.Millisecond, time.Minute), "RELAY_POLL", "10ms to 1m")
+	check(within(c.Drain, 100*time.Millisecond, 5*time.Minute), "DRAIN", "100ms to 5m")
+	return errors.Join(problems...)
+}
+
+func (c Config) intake() intake.Config {
+	return intake.Config{
+		Queue: c.IntakeQueue, Group: c.IntakeGroup, Committers: c.IntakeCommitters, Wait: c.IntakeWait, Drain: c.Drain,
+	}
+}
+
+func (c Config) httpapi() httpapi.Config { return httpapi.Config{BodyBudget: c.BodyBudget} }
+
+func (c Config) relay(holder string) outbox.Config {
+	return outbox.Config{
+		Holder: holder, LeaseTTL: c.RelayLease, Poll: c.RelayPoll, Horizon: c.Horizon,
+		MaxBytes: c.StreamMaxBytes, Replicas: c.StreamReplicas,
+	}
+}
