@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -29,6 +30,46 @@ func TestSubscriberWaitsForServerAndStream(t *testing.T) {
 	b := setupOn(t, conn)
 	b.publish(t, 0, 1)
 	receive(t, ch).Ack()
+}
+
+// lines counts log lines by message.
+type lines struct {
+	mu    sync.Mutex // guards count
+	count map[string]int
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count[r.Message]++
+	return nil
+}
+
+func (l *lines) of(message string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count[message]
+}
+
+func TestWaitingIsLoggedOnceInAWhile(t *testing.T) {
+	t.Parallel()
+	server := brokertest.Server(t)
+	log := &lines{count: map[string]int{}}
+	conn, err := broker.Connect(broker.Config{Server: server, Token: server.Token()}, slog.New(log))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	ch := subscribe(t, subscriber(t, conn, broker.SubscriberConfig{}), topic)
+	const waiting, works = "subscription is waiting", "subscription works again"
+	none(t, ch, 500*time.Millisecond)
+	require.Zero(t, log.of(waiting), "services that start together wait for a moment")
+	require.Eventually(t, func() bool { return log.of(waiting) == 1 }, soon, tick)
+	none(t, ch, 3*time.Second)
+	require.Equal(t, 1, log.of(waiting))
+	ensure(t, conn, broker.StreamConfig{Name: stream})
+	require.Eventually(t, func() bool { return log.of(works) == 1 }, soon, tick)
 }
 
 func TestStreamMadeAnewWhileSubscribed(t *testing.T) {

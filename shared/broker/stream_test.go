@@ -85,7 +85,7 @@ func TestEnsureStreamManyAtOnce(t *testing.T) {
 		require.NoError(t, errs[i])
 		require.Equal(t, st.Created, states[i].Created)
 	}
-	require.NotZero(t, ensure(t, conn, broker.StreamConfig{Name: stream, Generation: 9}).Generation)
+	require.Equal(t, int64(9), ensure(t, conn, broker.StreamConfig{Name: stream, Generation: 9}).Generation)
 }
 
 func TestStreamSurvivesKill(t *testing.T) {

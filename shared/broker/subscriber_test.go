@@ -3,6 +3,8 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,13 +162,36 @@ func TestPoison(t *testing.T) {
 		}
 		m.Ack()
 	}
-	// A header block that is none, which no client library would send.
-	raw := "A\x00: \x01\r\n no colon"
-	require.NoError(t, b.conn.NATS.Publish(topic, []byte(raw)))
-	m := receive(t, ch)
-	require.Equal(t, raw, string(m.Payload))
-	m.Ack()
 	require.Eventually(t, func() bool { return b.pending(t, "g-0") == 0 }, soon, tick)
+}
+
+// TestPoisonHeaders sends header blocks that no client library would send.
+func TestPoisonHeaders(t *testing.T) {
+	t.Parallel()
+	server := brokertest.StartProcess(t)
+	b := setupOn(t, brokertest.ConnectURL(t, server.URL))
+	ch := subscribe(t, subscriber(t, b.conn, broker.SubscriberConfig{MaxInFlight: 1}), topic)
+	raw, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "nats://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = raw.Close() })
+	_, err = raw.Write([]byte("CONNECT {\"verbose\":false,\"headers\":true}\r\n"))
+	require.NoError(t, err)
+	for i, headers := range []string{
+		"NATS/1.0\r\nno colon\r\n\r\n",
+		"NATS/1.0\r\n\x00\xff: \xff\r\n\r\n",
+		"NATS/1.0 503 trouble\r\n\r\n",
+		"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n",
+		"NATS/9.9\r\n\r\n",
+		"\r\n\r\n",
+	} {
+		payload := fmt.Sprint(i)
+		_, err := fmt.Fprintf(raw, "HPUB %s %d %d\r\n%s%s\r\n", topic, len(headers), len(headers)+len(payload), headers, payload)
+		require.NoError(t, err)
+		m := receive(t, ch)
+		require.Equal(t, payload, string(m.Payload))
+		require.Equal(t, i == 3, infoOf(t, m).Malformed != "")
+		m.Ack()
+	}
 }
 
 func TestPauseAndResume(t *testing.T) {
