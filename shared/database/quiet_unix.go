@@ -23,11 +23,12 @@ func quiet(c net.Conn) bool {
 		return false
 	}
 	open := false
-	err = raw.Read(func(fd uintptr) bool {
+	// Not raw.Read: it waits for the descriptor's read lock, which a background read of
+	// the driver may hold for as long as the server says nothing.
+	err = raw.Control(func(fd uintptr) {
 		var one [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		open = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK || err == syscall.EINTR
-		return true
 	})
 	return err == nil && open
 }
