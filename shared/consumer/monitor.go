@@ -16,8 +16,9 @@ var errDrain = errors.New("drain deadline passed")
 
 // startRetry is between attempts to begin; waitLog between the lines about it.
 const (
-	startRetry = 500 * time.Millisecond
-	waitLog    = 5 * time.Second
+	startRetry  = 500 * time.Millisecond
+	waitLog     = 5 * time.Second
+	warmTimeout = 5 * time.Second
 )
 
 // Run consumes until ctx ends, then drains: no new messages, work under way finishes to the deadline.
@@ -118,8 +119,13 @@ func (c *Consumer) persist(ctx context.Context, waiting string, do func(context.
 
 // warm opens connections and writes, at the first start ever, when that was.
 func (c *Consumer) warm(ctx context.Context) error {
-	if err := c.db.Warm(ctx, c.Workers+1); err != nil {
-		return err
+	// Two callers that warm one pool at once could wait for each other: hence the deadline.
+	ctx, cancel := context.WithTimeout(ctx, warmTimeout)
+	defer cancel()
+	if c.db.Dialect().Postgres() {
+		if err := c.db.Warm(ctx, c.Workers+1); err != nil {
+			return err
+		}
 	}
 	return c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO consumer_state (name, started_at) VALUES ($1, `+tx.Dialect.Now()+`)
