@@ -14,8 +14,8 @@ import (
 // delivery is one message in flight: received and not settled.
 type delivery struct {
 	info     Info
-	reply    string // where the broker wants the ack; it names the durable of this delivery
-	session  *session
+	reply    string       // where the broker wants the ack; it names the durable of this delivery
+	gone     *atomic.Bool // the stream that it is from was made anew
 	received time.Time
 	cancel   context.CancelFunc // ends the message's context
 	// atOnce: the nack is our own (nobody tried the message), so it may come again at once.
@@ -80,7 +80,7 @@ func (f *flights) nack(d *delivery, delay time.Duration) {
 func (f *flights) send(d *delivery, word string) {
 	// A stream that was made anew may have a durable of the same name: this word would
 	// count for another message there.
-	if d.session.gone.Load() {
+	if d.gone.Load() {
 		return
 	}
 	if err := f.conn.NATS.Publish(d.reply, []byte(word)); err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -37,10 +36,10 @@ type session struct {
 	msgs   chan *nats.Msg
 	closed chan struct{} // when the last message is in msgs
 	due    int           // messages that the standing request may still bring
+	// lingering: a pull waits for more room.
+	lingering bool
 	// answered: the durable has answered a pull, so this session works.
 	answered bool
-	// gone: the stream of this session was made anew.
-	gone atomic.Bool
 }
 
 func newSession(c *Conn, d durable, room int) (*session, error) {

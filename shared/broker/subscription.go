@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -49,7 +50,7 @@ type subscription struct {
 
 	moved   chan struct{} // the watcher saw another stream or generation
 	known   durable       // that was last announced by OnDurable
-	session *session      // the latest
+	gone    *atomic.Bool  // whether the stream of the latest deliveries was made anew since
 	backoff *backoff.ExponentialBackOff
 	trouble time.Time // since when nothing works; zero: it works
 	said    time.Time // when that was last logged
@@ -64,6 +65,7 @@ func newSubscription(ctx context.Context, parent *Subscriber, topic string) *sub
 		out:     make(chan *message.Message, parent.config.MaxInFlight),
 		flights: newFlights(parent.conn),
 		moved:   make(chan struct{}, 1),
+		gone:    new(atomic.Bool),
 		backoff: backoff.NewExponentialBackOff(),
 	}
 	s.backoff.InitialInterval, s.backoff.MaxInterval = backoffMin, backoffMax
@@ -124,7 +126,6 @@ func (s *subscription) pullUntil() error {
 	if err != nil {
 		return err
 	}
-	s.session = ses
 	s.watchFor(d)
 	err = s.pump(ses)
 	s.watchFor(durable{})
@@ -148,8 +149,9 @@ func (s *subscription) build() (durable, error) {
 	if err != nil {
 		return durable{}, err
 	}
-	if s.session != nil && !s.session.streamMade.Equal(d.streamMade) {
-		s.session.gone.Store(true)
+	if !s.known.streamMade.Equal(d.streamMade) {
+		s.gone.Store(true)
+		s.gone = new(atomic.Bool)
 	}
 	if s.known.same(d) {
 		return d, nil
@@ -166,92 +168,6 @@ func (s *subscription) build() (durable, error) {
 		s.parent.conn.log.Warn("old durables not removed", logs.Consumer, d.name, logs.Error, err)
 	}
 	return d, nil
-}
-
-// pump pulls and hands out until the session has to end; the error says why.
-func (s *subscription) pump(ses *session) error {
-	status := s.parent.conn.NATS.StatusChanged(nats.RECONNECTING)
-	defer s.parent.conn.NATS.RemoveStatusListener(status)
-	deadline := time.NewTimer(time.Hour)
-	defer deadline.Stop()
-	for {
-		paused, changed := s.parent.gate.state()
-		if paused {
-			return errPaused
-		}
-		if free := s.parent.config.MaxInFlight - s.flights.count(); ses.due == 0 && free > 0 {
-			if err := ses.pull(free); err != nil {
-				return err
-			}
-			deadline.Reset(pullExpiry + pullGrace)
-		}
-		select {
-		case m := <-ses.msgs:
-			isMessage, err := ses.receive(m)
-			if err != nil {
-				return err
-			}
-			s.works(ses)
-			if isMessage {
-				s.hand(ses, m)
-			}
-		case <-s.flights.freed:
-		case <-changed:
-		case <-s.moved:
-			return errMoved
-		case <-status:
-			return ErrDisconnected
-		case <-deadline.C:
-			if ses.due > 0 {
-				return errNoAnswer
-			}
-		case <-s.stop.Done():
-			return s.stop.Err()
-		}
-	}
-}
-
-// hand gives a message to the handler's channel.
-func (s *subscription) hand(ses *session, m *nats.Msg) {
-	meta, err := m.Metadata()
-	if err != nil { // an ack subject of a form that we do not know: without its parts we cannot answer
-		s.parent.conn.log.Error("message with unreadable ack subject left to the deadline", logs.Error, err)
-		return
-	}
-	d := &delivery{reply: m.Reply, session: ses, received: time.Now()}
-	msg := decode(s.work, m, meta, d)
-	s.flights.add(s.work, d, msg, s.parent.config.NackDelay)
-	select {
-	case s.out <- msg:
-	default: // more than was asked for: possible after a request that ended twice
-		d.atOnce.Store(true)
-		msg.Nack()
-	}
-}
-
-// giveBack nacks a message that arrived too late to be handed out.
-func (s *subscription) giveBack(m *nats.Msg) {
-	if s.session.gone.Load() {
-		return
-	}
-	if err := s.parent.conn.NATS.Publish(m.Reply, []byte("-NAK")); err != nil {
-		s.parent.conn.log.Debug("message not given back", logs.Error, err)
-	}
-}
-
-// retract nacks what is buffered and nobody has begun.
-func (s *subscription) retract() {
-	for {
-		select {
-		case m := <-s.out:
-			if d := deliveryOf(m); d != nil {
-				d.atOnce.Store(true)
-			}
-			m.Nack()
-		default:
-			return
-		}
-	}
 }
 
 // shut waits for the handlers up to the deadline, and then settles without them.
