@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -76,7 +77,7 @@ func (b *bundle) relay(o options) *running {
 		o.config.LeaseTTL = 2 * time.Second
 	}
 	metrics := prometheus.NewRegistry()
-	r, err := outbox.NewRelay(o.config, b.db, b.conn, logs.Discard(), metrics)
+	r, err := outbox.NewRelay(o.config, b.db, b.conn, logs.New(b.t.Output(), "text", slog.LevelDebug), metrics)
 	require.NoError(b.t, err)
 	if o.hook != nil {
 		outbox.SetHook(r, o.hook)

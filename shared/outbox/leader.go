@@ -34,6 +34,7 @@ type leader struct {
 	careful  bool // singles until a receipt is no duplicate: an earlier outcome is in doubt
 	limit    int  // rows of the next batch: halved when one fails, doubled when one succeeds
 	failing  bool // the last pass failed, and was logged
+	progress bool // this pass has settled something
 
 	consumers map[string]seen // the registered consumers' durables as the purge last saw them
 	blocked   string          // why the purge does nothing, as logged
@@ -48,6 +49,7 @@ func (l *leader) run(ctx context.Context) error {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.MaxInterval = 100*time.Millisecond, 5*time.Second
 	for {
+		l.progress = false
 		err := l.pass(ctx)
 		if ctx.Err() != nil || errors.Is(err, lease.ErrLost) {
 			return ignoreEnd(ctx, err)
@@ -55,6 +57,9 @@ func (l *leader) run(ctx context.Context) error {
 		l.report(ctx, err)
 		if err != nil {
 			l.compared, l.loaded = time.Time{}, false
+			if l.progress {
+				pauses.Reset()
+			}
 			if !sleep(ctx, pauses.NextBackOff(), reconnected) {
 				return nil
 			}
@@ -128,6 +133,7 @@ func (l *leader) pass(ctx context.Context) error {
 		if time.Since(l.purged) >= l.r.purgeEvery {
 			l.purged = time.Now()
 			l.purge(ctx)
+			l.r.step("purge.done")
 		}
 		more, err := l.round(ctx)
 		if err != nil || !more {
@@ -158,6 +164,7 @@ func (l *leader) round(ctx context.Context) (more bool, err error) {
 	if err := l.settle(finish, page, out); err != nil {
 		return false, errors.Join(err, out.err)
 	}
+	l.progress = l.progress || out.pending > 0
 	l.r.step("relay.settled")
 	return true, out.err
 }

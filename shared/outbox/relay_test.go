@@ -130,7 +130,7 @@ func TestRowsBehindADoubtfulBatchKeepTheirOrder(t *testing.T) {
 			b.usurp()
 			b.commit(rows[15:]...) // the next page holds old and new rows
 		})})
-		b.eventually(func() bool { return len(b.stream()) == 20 }, "not all rows published")
+		b.eventually(func() bool { return b.number(`SELECT count(*) FROM events`) == 20 }, "the hook was not reached")
 		b.drained()
 		require.Equal(t, ids(rows), eventIDs(b.stream()))
 		b.logCovers(b.stream())
@@ -170,6 +170,9 @@ func TestAFrozenLeaderNeitherAddsNorReorders(t *testing.T) {
 func TestAnotherReplicasWakeReachesTheLeader(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *bundle) {
+		if !b.db.Dialect().Postgres() {
+			t.Skip("a SQLite file serves one process, so whoever starts leads")
+		}
 		leader := b.relay(options{config: outbox.Config{Poll: time.Hour}})
 		b.eventually(func() bool { return leader.metric(t, "relay_leader") == 1 }, "no leader")
 		follower := b.relay(options{config: outbox.Config{Poll: time.Hour}})
