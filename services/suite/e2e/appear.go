@@ -106,10 +106,13 @@ func (a *Appearance) Mails() ([]Mail, error) {
 	return slices.Clone(a.mails), a.err
 }
 
-// Stop ends the recording.
+// Stop ends the recording; it may be called again.
 func (a *Appearance) Stop() error {
 	err := a.queue.Close()
 	<-a.done
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
 	return err
 }
 

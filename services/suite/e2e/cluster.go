@@ -119,7 +119,8 @@ func (c *Cluster) startNATS(ctx context.Context) (err error) {
 	}
 	c.NATS = &Process{
 		Name: "nats", Path: c.Config.Binaries.path("nats-server"),
-		Args: []string{"-c", filepath.Join(deploy(), "nats.conf"), "-a", "127.0.0.1", "-p", fmt.Sprint(c.natsPort), "-sd", c.NATSStore()},
+		Args: []string{"-c", filepath.Join(deploy(), "nats.conf"), "-a", "127.0.0.1", "-p", fmt.Sprint(c.natsPort)},
+		Env:  []string{"NATS_STORE_DIR=" + c.NATSStore()},
 		Log:  filepath.Join(c.Config.Dir, "nats.log"), Ready: dialable(c.natsPort),
 	}
 	for _, service := range all.Names() {
@@ -137,6 +138,7 @@ func (c *Cluster) Pickup() string { return filepath.Join(c.Config.Dir, "pickup")
 // layOut describes the services' processes.
 func (c *Cluster) layOut() error {
 	c.line.Pickup = c.Pickup()
+	c.line.Publisher = fmt.Sprintf("nats://store:%s@127.0.0.1:%d", password, c.natsPort)
 	if err := os.MkdirAll(c.Pickup(), 0o755); err != nil {
 		return err
 	}

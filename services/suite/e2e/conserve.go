@@ -42,6 +42,9 @@ type Line struct {
 	Loyalty string
 	Admins  []string // base addresses of admin ports
 	Pickup  string
+	// Publisher is a connection string of the broker with the store's rights, and Token its token
+	// when it has no user.
+	Publisher, Token string
 }
 
 var reader = http.Client{Timeout: 10 * time.Second}

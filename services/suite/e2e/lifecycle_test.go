@@ -29,6 +29,7 @@ func TestSuiteTwiceInOneProcessLeavesNothingBehind(t *testing.T) {
 		_, err := b.client.Place(b.ctx, e2e.Body("ada@example.com", "EUR", 1, "1.00"))
 		require.NoError(t, err)
 		b.conserved(t)
+		require.NoError(t, b.mails.Stop())
 	}
 	require.NoError(t, stopOne())
 	require.NoError(t, stopTwo())

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"sync"
@@ -108,7 +109,13 @@ func startSuite(t *testing.T) e2e.Line {
 			showLog(t, filepath.Join(dir, "suite.log"))
 		}
 	})
-	return lineOf(suite, dir)
+	line := lineOf(suite, dir)
+	var run inprocess.RunFile
+	text, err := os.ReadFile(filepath.Join(dir, "run.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &run))
+	line.Publisher, line.Token = run.NATSURL, run.NATSToken
+	return line
 }
 
 // startCluster starts PostgreSQL, NATS and replicas of every service as
