@@ -77,7 +77,7 @@ func (s *subscription) ask(ses *session, timer *time.Timer, lingered bool) error
 func (s *subscription) hand(m *nats.Msg) {
 	meta, err := m.Metadata()
 	if err != nil { // an ack subject of a form that we do not know: without its parts we cannot answer
-		s.parent.conn.log.Error("message with unreadable ack subject left to the deadline", logs.Error, err)
+		s.parent.conn.log.ErrorContext(s.work, "message with unreadable ack subject left to the deadline", logs.Error, err)
 		return
 	}
 	d := &delivery{reply: m.Reply, gone: s.gone, received: time.Now()}
@@ -97,7 +97,7 @@ func (s *subscription) giveBack(m *nats.Msg) {
 		return
 	}
 	if err := s.parent.conn.NATS.Publish(m.Reply, []byte("-NAK")); err != nil {
-		s.parent.conn.log.Debug("message not given back", logs.Error, err)
+		s.parent.conn.log.DebugContext(s.work, "message not given back", logs.Error, err)
 	}
 }
 

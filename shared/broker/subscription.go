@@ -162,10 +162,10 @@ func (s *subscription) build() (durable, error) {
 		s.parent.config.OnDurable(ctx, d.name)
 	}
 	s.known = d
-	s.parent.conn.log.Info("subscribed", logs.Consumer, d.name, topicKey, s.topic)
+	s.parent.conn.log.InfoContext(s.work, "subscribed", logs.Consumer, d.name, topicKey, s.topic)
 	// Last, so that a registered durable is never missing; a failure leaves only rubbish.
 	if err := s.removeOlder(ctx, d); err != nil {
-		s.parent.conn.log.Warn("old durables not removed", logs.Consumer, d.name, logs.Error, err)
+		s.parent.conn.log.WarnContext(s.work, "old durables not removed", logs.Consumer, d.name, logs.Error, err)
 	}
 	return d, nil
 }
@@ -189,6 +189,6 @@ func (s *subscription) removeOwn() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if err := s.deleteDurable(ctx, s.known.stream, s.known.name); err != nil {
-		s.parent.conn.log.Warn("own durable not removed", logs.Consumer, s.known.name, logs.Error, err)
+		s.parent.conn.log.WarnContext(s.work, "own durable not removed", logs.Consumer, s.known.name, logs.Error, err)
 	}
 }

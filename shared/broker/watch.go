@@ -77,7 +77,7 @@ func (s *subscription) works(ses *session) {
 		return
 	}
 	if !s.said.IsZero() {
-		s.parent.conn.log.Info("subscription works again", logs.Consumer, ses.name,
+		s.parent.conn.log.InfoContext(s.work, "subscription works again", logs.Consumer, ses.name,
 			logs.Duration, time.Since(s.trouble))
 	}
 	s.trouble, s.said = time.Time{}, time.Time{}
@@ -94,7 +94,7 @@ func (s *subscription) complain(err error) {
 		return
 	}
 	s.said = now
-	s.parent.conn.log.Warn("subscription is waiting", logs.Consumer, s.group, topicKey, s.topic, logs.Reason, err)
+	s.parent.conn.log.WarnContext(s.work, "subscription is waiting", logs.Consumer, s.group, topicKey, s.topic, logs.Reason, err)
 }
 
 // rest waits before the next attempt.
