@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
+	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 )
 
@@ -94,6 +95,15 @@ func (c Config) Validate() error {
 	check(c.Sweep >= 100*time.Millisecond && c.Sweep <= 10*time.Minute, "SWEEP", "100ms to 10m")
 	check(c.Drain >= 100*time.Millisecond && c.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
+}
+
+func (c Config) subscriber(r *registrar) broker.SubscriberConfig {
+	return broker.SubscriberConfig{
+		Group:        Name,
+		MaxInFlight:  min(c.Batch*c.Workers, 10_000), // a full group for each worker
+		CloseTimeout: c.Drain,
+		OnDurable:    r.announce,
+	}
 }
 
 func (c Config) consumer() consumer.Config {

@@ -25,9 +25,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
-	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
-	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
@@ -49,6 +47,8 @@ type Service struct {
 	consumer *consumer.Consumer
 	sweeper  *delivery.Sweeper
 	accepter *delivery.Accepter
+
+	registrar *registrar
 }
 
 // New checks c and d; it does no I/O and starts nothing.
@@ -68,12 +68,13 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mailer: register metrics: %w", err)
 	}
-	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber(d))
+	registrar := newRegistrar(d.Broker, d.Log)
+	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber(registrar))
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
 	box := pickup.New(pickup.Config{Dir: c.Pickup, Mode: fs.FileMode(c.FileMode), Stagers: c.Stagers}, pickup.System{})
-	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB)}
+	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB), registrar: registrar}
 	s.accepter = delivery.NewAccepter(d.DB, metrics, d.Log)
 	s.sweeper = delivery.NewSweeper(delivery.SweepConfig{Every: c.Sweep, Grace: c.Sweep}, s.folder, d.DB, metrics, d.Log)
 	s.consumer, err = consumer.New(c.consumer(), consumer.Deps{
@@ -89,21 +90,6 @@ func New(c Config, d Deps) (*Service, error) {
 	return s, nil
 }
 
-// subscriber lets every worker have a full group, and registers the durable
-// with the store, which then keeps what it has not acknowledged.
-func (c Config) subscriber(d Deps) broker.SubscriberConfig {
-	return broker.SubscriberConfig{
-		Group:        Name,
-		MaxInFlight:  min(c.Batch*c.Workers, 10_000),
-		CloseTimeout: c.Drain,
-		OnDurable: func(ctx context.Context, durable string) {
-			if err := outbox.Register(ctx, d.Broker, events.StreamOrders, Name, durable); err != nil {
-				d.Log.WarnContext(ctx, "consumer is not registered with the store yet", logs.Error, err)
-			}
-		},
-	}
-}
-
 // Handler is nil: the service has no HTTP API.
 func (s *Service) Handler() http.Handler { return nil }
 
@@ -115,6 +101,7 @@ func (s *Service) Run(ctx context.Context) error {
 	// The helpers outlive the drain: its last groups are marked as accepted.
 	helping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var helpers sync.WaitGroup
+	helpers.Go(func() { s.registrar.run(helping) })
 	helpers.Go(func() { s.sweeper.Run(helping) })
 	helpers.Go(func() { s.accepter.Run(helping) })
 	err := s.consumer.Run(ctx)

@@ -1,0 +1,69 @@
+package mailersvc_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
+)
+
+func parse(t *testing.T, args ...string) (mailersvc.Config, error) {
+	t.Helper()
+	for _, entry := range os.Environ() {
+		if strings.HasPrefix(entry, "PILLARBOX_MAILER_") {
+			t.Skip("the environment has settings of its own")
+		}
+	}
+	var c mailersvc.Config
+	parser, err := kong.New(&c)
+	require.NoError(t, err)
+	_, err = parser.Parse(args)
+	return c, err
+}
+
+func TestDefaultsOfTheFlagsAreTheDefaults(t *testing.T) {
+	t.Parallel()
+	c, err := parse(t)
+	require.NoError(t, err)
+	require.Empty(t, c.Pickup, "left open for the suite")
+	c.Pickup = mailersvc.Default().Pickup
+	require.Equal(t, mailersvc.Default(), c)
+	require.NoError(t, c.Validate())
+	require.NoError(t, mailersvc.Config{}.Validate(), "the zero value works")
+}
+
+func TestFileModeIsOctal(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]mailersvc.FileMode{"0644": 0o644, "640": 0o640, "0600": 0o600} {
+		c, err := parse(t, "--file-mode="+text)
+		require.NoError(t, err)
+		require.Equal(t, want, c.FileMode)
+		require.NoError(t, c.Validate())
+		shown, err := c.FileMode.MarshalText()
+		require.NoError(t, err)
+		require.Equal(t, "0"+strings.TrimPrefix(text, "0"), string(shown))
+	}
+	for _, text := range []string{"", "rw-r-----", "0x1a4", "0888", "-1"} {
+		_, err := parse(t, "--file-mode="+text)
+		require.Error(t, err, text)
+	}
+}
+
+func TestValidateListsEveryProblem(t *testing.T) {
+	t.Parallel()
+	err := mailersvc.Config{
+		From: "nobody", Domain: "a b", FileMode: 0o755, Batch: 1001, Workers: 17, Stagers: 257, Attempts: -1,
+		Backoff: 2 * time.Hour, MaxBackoff: time.Microsecond, Sweep: time.Hour, Drain: time.Hour,
+	}.Validate()
+	for _, name := range []string{
+		"FROM", "DOMAIN", "FILE_MODE", "BATCH", "WORKERS", "STAGERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "SWEEP", "DRAIN",
+	} {
+		require.ErrorContains(t, err, "PILLARBOX_MAILER_"+name+" must be")
+	}
+	require.Error(t, mailersvc.Config{FileMode: 0o440}.Validate(), "the mailer itself must be able to write")
+}
