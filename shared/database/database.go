@@ -105,7 +105,7 @@ func engineOf(url string) (engine, error) {
 		return sqlite, nil
 	}
 	// The URL itself stays out of the message: it may hold a password.
-	return 0, errors.New("database url must begin with postgres:// or sqlite:")
+	return 0, errors.New("database url must be postgres://… or sqlite:PATH")
 }
 
 // Read is for queries outside a write transaction.

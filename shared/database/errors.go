@@ -82,9 +82,16 @@ func classOfState(e *pgconn.PgError) Class {
 	case "23505":
 		return ClassUnique
 	case "25P03", "25P04", // the session was ended for idling in a transaction, the transaction for its length
-		"55P03",          // lock timeout
-		"26000", "0A000": // a prepared statement that a pooler or a migration has outdated
-		return conflictUnless(e)
+		"55P03", // lock timeout
+		"26000": // a prepared statement that a pooler has dropped
+		return ClassConflict
+	case "0A000":
+		// "Not supported" in general; from this routine it means a prepared statement
+		// that a migration has outdated, and that the driver prepares anew.
+		if e.Routine == "RevalidateCachedQuery" {
+			return ClassConflict
+		}
+		return ClassOther
 	case "25006", // read-only: a standby, or a primary that is being replaced
 		"57014",          // statement timeout: stalled storage, not bad data
 		"3D000",          // no such database (yet)
@@ -102,28 +109,28 @@ func classOfState(e *pgconn.PgError) Class {
 	return ClassOther
 }
 
-// conflictUnless tells the outdated plan from all the other things that
-// PostgreSQL calls "not supported".
-func conflictUnless(e *pgconn.PgError) Class {
-	if e.Code == "0A000" && e.Routine != "RevalidateCachedQuery" {
-		return ClassOther
-	}
-	return ClassConflict
-}
-
 // Result codes of SQLite, https://sqlite.org/rescode.html; the extended ones
 // hold the primary one in the low byte.
 const (
-	sqliteBusy, sqliteLocked                 = 5, 6
-	sqliteNoMem, sqliteReadOnly              = 7, 8
-	sqliteInterrupt, sqliteIOErr             = 9, 10
-	sqliteCorrupt, sqliteFull                = 11, 13
-	sqliteCantOpen, sqliteProtocol           = 14, 15
-	sqliteTooBig, sqliteConstraint           = 18, 19
-	sqliteMismatch, sqliteNotADB             = 20, 26
-	sqliteConstraintUnique                   = 2067
-	sqliteConstraintPrimaryKey               = 1555
-	sqliteConstraintRowID, sqlitePrimaryCode = 2579, 0xff
+	sqliteBusy       = 5
+	sqliteLocked     = 6
+	sqliteNoMem      = 7
+	sqliteReadOnly   = 8
+	sqliteInterrupt  = 9
+	sqliteIOErr      = 10
+	sqliteCorrupt    = 11
+	sqliteFull       = 13
+	sqliteCantOpen   = 14
+	sqliteProtocol   = 15
+	sqliteTooBig     = 18
+	sqliteConstraint = 19
+	sqliteMismatch   = 20
+	sqliteNotADB     = 26
+
+	sqlitePrimaryMask          = 0xff
+	sqliteConstraintPrimaryKey = 1555
+	sqliteConstraintUnique     = 2067
+	sqliteConstraintRowID      = 2579
 )
 
 func classOfCode(code int) Class {
@@ -131,7 +138,7 @@ func classOfCode(code int) Class {
 	case sqliteConstraintUnique, sqliteConstraintPrimaryKey, sqliteConstraintRowID:
 		return ClassUnique
 	}
-	switch code & sqlitePrimaryCode {
+	switch code & sqlitePrimaryMask {
 	case sqliteBusy, sqliteLocked:
 		return ClassConflict
 	case sqliteNoMem, sqliteReadOnly, sqliteInterrupt, sqliteIOErr, sqliteCorrupt, sqliteFull,
@@ -183,7 +190,7 @@ func commitRefused(err error) bool {
 	}
 	var file *sqlitedriver.Error
 	if errors.As(err, &file) {
-		switch file.Code() & sqlitePrimaryCode {
+		switch file.Code() & sqlitePrimaryMask {
 		case sqliteBusy, sqliteLocked, sqliteConstraint, sqliteFull:
 			return true
 		}

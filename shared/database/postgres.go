@@ -2,7 +2,6 @@ package database
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ const (
 	lockTimeout              = time.Second
 
 	connectTimeout  = 5 * time.Second
+	statementCache  = 128
 	connMaxLifetime = 30 * time.Minute // so that a pool moves over to a new primary or address
 )
 
@@ -62,6 +62,9 @@ func postgresConfig(url string, o Options) (*pgx.ConnConfig, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
+	// Multi-row statements come in many lengths, and the server keeps each prepared
+	// one in memory for each connection.
+	cfg.StatementCacheCapacity = statementCache
 	// A peer that vanished without a word is noticed after some ten seconds, also
 	// by a caller that waits without a deadline.
 	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
@@ -116,5 +119,3 @@ func (db *DB) pingPostgres(ctx context.Context) error {
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
-var _ Querier = (*sql.DB)(nil)

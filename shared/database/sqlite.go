@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	_ "modernc.org/sqlite" // registers "sqlite"
@@ -62,6 +63,9 @@ func createSQLite(address string) (path string, err error) {
 }
 
 func syncFolder(path string) error {
+	if runtime.GOOS == "windows" { // which cannot sync a folder
+		return nil
+	}
 	folder, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("sync sqlite folder: %w", err)
@@ -99,7 +103,10 @@ func sqliteName(path string, readOnly bool) string {
 		set.Set("_query_only", "1")
 		set.Set("_txlock", "deferred")
 	}
-	name := url.URL{Scheme: "file", Path: filepath.ToSlash(path), OmitHost: true, RawQuery: set.Encode()}
+	if path = filepath.ToSlash(path); !strings.HasPrefix(path, "/") { // a drive letter
+		path = "/" + path
+	}
+	name := url.URL{Scheme: "file", Path: path, OmitHost: true, RawQuery: set.Encode()}
 	return name.String()
 }
 

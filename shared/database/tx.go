@@ -13,9 +13,10 @@ import (
 const (
 	// txTimeout bounds a transaction whose caller set no deadline.
 	txTimeout = 30 * time.Second
-	// endTimeout bounds COMMIT and ROLLBACK: the server's statement timeout does
-	// not cover them.
-	endTimeout = 10 * time.Second
+	// The server's statement timeout does not cover COMMIT. One that takes longer
+	// has an unknown outcome; a ROLLBACK that does costs the connection only.
+	commitTimeout   = 5 * time.Second
+	rollbackTimeout = 2 * time.Second
 )
 
 // Tx is a write transaction.
@@ -30,6 +31,7 @@ type Tx struct {
 //
 // The end of ctx rolls back when it comes before the commit; it does not
 // interrupt a commit that has begun, since that would make its outcome unknown.
+// A caller's deadline is cut to 30 s.
 func (db *DB) Tx(ctx context.Context, do func(ctx context.Context, tx *Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, txTimeout)
 	defer cancel()
@@ -46,7 +48,7 @@ func (db *DB) Tx(ctx context.Context, do func(ctx context.Context, tx *Tx) error
 	committing := false
 	defer func() {
 		if !committing { // do failed or panicked
-			timer := time.AfterFunc(endTimeout, end)
+			timer := time.AfterFunc(rollbackTimeout, end)
 			defer timer.Stop()
 			// When ROLLBACK itself fails the connection is dropped, which rolls back too.
 			_ = tx.Rollback()
@@ -59,7 +61,7 @@ func (db *DB) Tx(ctx context.Context, do func(ctx context.Context, tx *Tx) error
 		return fmt.Errorf("before commit: %w", err)
 	}
 	committing = true
-	timer := time.AfterFunc(endTimeout, end)
+	timer := time.AfterFunc(commitTimeout, end)
 	defer timer.Stop()
 	if err := tx.Commit(); err != nil {
 		return commitError(err)

@@ -133,6 +133,9 @@ func (l *Lease) Run(ctx context.Context, lead func(ctx context.Context, term int
 			continue
 		}
 		if err := l.leadOnce(ctx, term, sent.Add(l.c.TTL), lead); err != nil {
+			if time.Since(sent) > l.c.TTL { // it worked for a while
+				failure.Reset()
+			}
 			l.wait(ctx, failure.NextBackOff())
 		} else {
 			failure.Reset()

@@ -123,7 +123,7 @@ func plant(t *testing.T, db *database.DB, holder string, term int64, left time.D
 func TestLeaderStaysLeaderByRenewing(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "store", func(t *testing.T, db *database.DB) {
-		const ttl = 300 * time.Millisecond
+		const ttl = time.Second // long enough for a busy machine
 		a := start(t, db, "a", ttl)
 		term := next(t, a.terms)
 		renewed := func() int64 {
@@ -132,7 +132,7 @@ func TestLeaderStaysLeaderByRenewing(t *testing.T) {
 			return at
 		}
 		first := renewed()
-		require.Eventually(t, func() bool { return renewed() > first+2*ttl.Microseconds() }, patience, ttl/10)
+		require.Eventually(t, func() bool { return renewed() > first+ttl.Microseconds() }, patience, ttl/20)
 		require.NoError(t, check(t.Context(), db, term))
 		require.Empty(t, a.lost)
 	})
@@ -194,7 +194,7 @@ func TestFailedLeaderIsCalledAgain(t *testing.T) {
 func TestLeaseIsKeptWhileTheLeaderFinishes(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "store", func(t *testing.T, db *database.DB) {
-		const ttl = 200 * time.Millisecond
+		const ttl = time.Second
 		l, err := lease.New(lease.Config{Name: "relay", Holder: "a", TTL: ttl}, db, logs.Discard())
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -207,7 +207,7 @@ func TestLeaseIsKeptWhileTheLeaderFinishes(t *testing.T) {
 		}
 		require.NoError(t, l.Run(ctx, func(context.Context, int64) error {
 			cancel()
-			for end := time.Now().Add(3 * ttl); time.Now().Before(end); {
+			for end := time.Now().Add(ttl * 3 / 2); time.Now().Before(end); {
 				if !held() {
 					return errors.New("lease was not kept")
 				}
@@ -220,29 +220,24 @@ func TestLeaseIsKeptWhileTheLeaderFinishes(t *testing.T) {
 
 func TestPokeWakesAFollower(t *testing.T) {
 	t.Parallel()
-	databasetest.Each(t, "store", func(t *testing.T, db *database.DB) {
-		plant(t, db, "other", 1, time.Hour)
-		l, err := lease.New(lease.Config{Name: "relay", Holder: "b", Poll: time.Hour}, db, logs.Discard())
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		terms := make(chan int64, 1)
-		ended := make(chan error, 1)
-		if !db.Dialect().Postgres() {
-			t.Skip("a newcomer on SQLite does not wait")
-		}
-		go func() {
-			ended <- l.Run(ctx, func(ctx context.Context, term int64) error {
-				terms <- term
-				<-ctx.Done()
-				return nil
-			})
-		}()
-		_, err = db.Read().ExecContext(t.Context(), `UPDATE leases SET expires_at = 0`)
-		require.NoError(t, err)
-		require.Eventually(t, func() bool { l.Poke(); return len(terms) > 0 }, patience, 5*time.Millisecond)
-		cancel()
-		require.NoError(t, <-ended)
-	})
+	db, _ := databasetest.Postgres(t, "store") // a newcomer on SQLite is no follower
+	plant(t, db, "other", 1, time.Hour)
+	l, err := lease.New(lease.Config{Name: "relay", Holder: "b", Poll: time.Hour}, db, logs.Discard())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	terms, ended := make(chan int64, 1), make(chan error, 1)
+	go func() {
+		ended <- l.Run(ctx, func(ctx context.Context, term int64) error {
+			terms <- term
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	_, err = db.Read().ExecContext(t.Context(), `UPDATE leases SET expires_at = 0`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { l.Poke(); return len(terms) > 0 }, patience, 5*time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
 }
 
 func TestNewListsAllThatIsWrong(t *testing.T) {

@@ -12,9 +12,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pillarbox/pillarbox/migrations"
 	"github.com/pillarbox/pillarbox/shared/database"
-	"github.com/stretchr/testify/require"
 )
 
 // EnvURL names the environment variable with the URL of a PostgreSQL server whose user may create databases.

@@ -14,9 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pillarbox/pillarbox/migrations"
 	"github.com/pillarbox/pillarbox/shared/database"
-	"github.com/stretchr/testify/require"
 )
 
 const (
