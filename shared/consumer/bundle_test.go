@@ -277,3 +277,7 @@ func has(list []consumer.Event, id string) bool {
 	}
 	return false
 }
+
+func (b *bundle) noLetters(t require.TestingT) {
+	require.Empty(t, b.text(`SELECT id || ': ' || reason FROM dead_letters`))
+}

@@ -66,7 +66,7 @@ func TestTransientFailureHoldsItsOrderOnly(t *testing.T) {
 		b.eventually(t, func() bool { return b.parked("parked") == 1 && b.parked("waiting") == 1 }, "parked and held")
 		b.eventually(t, func() bool { return f.tries.Load() > 5 }, "tried again and again")
 		require.Equal(t, "1", b.versions("a"))
-		require.Zero(t, b.letters())
+		b.noLetters(t)
 		f.healed.Store(true)
 		b.eventually(t, func() bool { return b.versions("a") == "1 2 3" }, "the rest in order")
 		b.eventually(t, func() bool { return b.count(`SELECT count(*) FROM parked`) == 0 }, "no row left")
@@ -156,7 +156,7 @@ func TestPanicIsOneFailedAttempt(t *testing.T) {
 				b.eventually(t, func() bool { _, ok := e.doneEvents.Load(eventID("a", 1)); return ok }, "finished")
 				b.eventually(t, func() bool { return b.count(`SELECT count(*) FROM parked`) == 0 }, "no row left")
 				require.Zero(t, r.sub.pauses.Load())
-				require.Zero(t, b.letters())
+				b.noLetters(t)
 			})
 		})
 	}

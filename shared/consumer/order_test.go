@@ -45,7 +45,7 @@ func TestAnyInterleaving(t *testing.T) {
 				b.replicas(t, url, effect(t))
 				var round atomic.Int64
 				rapid.Check(t, func(r *rapid.T) { b.interleave(r, round.Add(1)) })
-				require.Zero(t, b.letters())
+				b.noLetters(t)
 				require.Zero(t, b.count(`SELECT count(*) FROM parked`))
 			})
 		})

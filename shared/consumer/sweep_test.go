@@ -142,7 +142,7 @@ func TestFullTablePausesAndLosesNothing(t *testing.T) {
 				require.LessOrEqual(t, b.parked("waiting"), 5)
 				b.stream.publish(event("b", 1), event("a", 1))
 				b.eventually(t, func() bool { return b.versions("a") == upTo(20) && b.versions("b") == "1" }, "all in order in the end")
-				require.Zero(t, b.letters())
+				b.noLetters(t)
 			})
 		})
 	}
