@@ -1,0 +1,4 @@
+package database
+
+// Quiet is quiet, for its test.
+var Quiet = quiet
