@@ -60,4 +60,3 @@ func many(n int) []outbox.Row {
 	}
 	return rows
 }
-

@@ -132,7 +132,9 @@ func (l *leader) pass(ctx context.Context) error {
 		}
 		if time.Since(l.purged) >= l.r.purgeEvery {
 			l.purged = time.Now()
-			l.purge(ctx)
+			if err := l.purge(ctx); err != nil {
+				return err
+			}
 			l.r.step("purge.done")
 		}
 		more, err := l.round(ctx)

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
@@ -28,15 +29,19 @@ type seen struct {
 }
 
 // purge removes from the stream what every registered consumer has acknowledged
-// and the horizon no longer holds. It can wait: an error is only logged.
-func (l *leader) purge(ctx context.Context) {
+// and the horizon no longer holds. It can wait: an error is only logged, except
+// that another replica leads.
+func (l *leader) purge(ctx context.Context) error {
 	blocked, err := l.tryPurge(ctx)
+	if errors.Is(err, lease.ErrLost) {
+		return err
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			l.r.metrics.errors.Inc()
 			l.log.WarnContext(ctx, "stream not purged, trying again", logs.Error, err)
 		}
-		return
+		return nil
 	}
 	l.r.metrics.purgeBlocked.Set(0)
 	if blocked != "" {
@@ -50,6 +55,7 @@ func (l *leader) purge(ctx context.Context) {
 		l.log.WarnContext(ctx, "a registered consumer stops the purge of the stream", logs.Reason, blocked)
 	}
 	l.blocked = blocked
+	return nil
 }
 
 func (l *leader) tryPurge(ctx context.Context) (blocked string, err error) {
