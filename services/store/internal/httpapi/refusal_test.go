@@ -10,10 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pillarbox/pillarbox/services/store/internal/httpapi"
 	"github.com/pillarbox/pillarbox/services/store/internal/intake"
+	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/database/databasetest"
 )
 
@@ -245,4 +247,26 @@ func TestBodyBudget(t *testing.T) {
 	require.NoError(t, release.Close())
 	(<-done).is(201)
 	s.do("POST", "/orders", tea).is(201)
+}
+
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+	db, err := database.Open("postgres://nobody:secret@127.0.0.1:1/none?sslmode=disable", database.Options{Schema: "store"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	s := open(t, db)
+	path := "/orders/" + uuid.Must(uuid.NewV7()).String()
+	for _, a := range []answer{
+		s.do("POST", "/orders", tea),
+		s.do("POST", "/orders", tea, "Idempotency-Key", "k"),
+		s.do("GET", "/orders", ""),
+		s.do("GET", path, ""),
+		s.do("GET", path+"/timeline", ""),
+		s.do("PATCH", path, "{}", "If-Match", "*"),
+		s.do("POST", path+"/cancel", ""),
+	} {
+		require.NotEmpty(t, a.is(503).header.Get("Retry-After"))
+		require.NotContains(t, string(a.body), "secret")
+	}
+	s.do("POST", "/orders", "{}").is(422)
 }

@@ -1,0 +1,45 @@
+package storesvc_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pillarbox/pillarbox/services/store/storesvc"
+)
+
+func TestDefaultsOfTheFlagsAreTheDefaults(t *testing.T) {
+	t.Parallel()
+	for _, entry := range os.Environ() {
+		if strings.HasPrefix(entry, "PILLARBOX_STORE_") {
+			t.Skip("the environment has settings of its own")
+		}
+	}
+	var c storesvc.Config
+	parser, err := kong.New(&c)
+	require.NoError(t, err)
+	_, err = parser.Parse(nil)
+	require.NoError(t, err)
+	require.Equal(t, storesvc.Default(), c)
+	require.NoError(t, c.Validate())
+	require.NoError(t, storesvc.Config{}.Validate(), "the zero value works")
+}
+
+func TestValidateListsEveryProblem(t *testing.T) {
+	t.Parallel()
+	err := storesvc.Config{
+		IntakeQueue: -1, IntakeGroup: 501, IntakeCommitters: 17, IntakeWait: time.Hour, BodyBudget: 1, OutboxLimit: -1,
+		OutboxMaxAge: 1, KeyRetention: time.Hour, StreamMaxBytes: 1, StreamReplicas: 2, Horizon: 1, RelayLease: 1,
+		RelayPoll: 1, Drain: 1,
+	}.Validate()
+	for _, name := range []string{
+		"INTAKE_QUEUE", "INTAKE_GROUP", "INTAKE_COMMITTERS", "INTAKE_WAIT", "BODY_BUDGET", "OUTBOX_LIMIT", "OUTBOX_MAX_AGE",
+		"KEY_RETENTION", "STREAM_MAX_BYTES", "STREAM_REPLICAS", "HORIZON", "RELAY_LEASE", "RELAY_POLL", "DRAIN",
+	} {
+		require.ErrorContains(t, err, "PILLARBOX_STORE_"+name+" must be")
+	}
+}
