@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -100,15 +101,22 @@ func (p *Process) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	cmd := exec.Command(binary, "-c", p.config)
-	if err := cmd.Start(); err != nil {
+	dieWithParent(cmd)
+	started, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // the thread must live as long as the server: see dieWithParent
+		defer runtime.UnlockOSThread()
+		defer close(done)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // killed: the error is expected
+		}
+	}()
+	if err := <-started; err != nil {
 		return fmt.Errorf("start nats-server: %w", err)
 	}
-	done := make(chan struct{})
 	p.cmd, p.done = cmd, done
-	go func() {
-		_ = cmd.Wait() // killed: the error is expected
-		close(done)
-	}()
 	return p.awaitAnswer()
 }
 
