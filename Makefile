@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build run test race e2e verify bench crash soak up down logs clean
+.PHONY: help build run test race e2e verify bench crash compose-test up down logs clean
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -56,3 +56,9 @@ down: ## stop the compose services; volumes and mails stay
 
 logs: ## follow the logs of the compose services
 	$(COMPOSE) logs -f --tail=100
+
+compose-test: ## the compose file for real: build, up, three mailers, kill, restarts, all under load (needs Docker, as root)
+	go test -count=1 -v -tags compose -run TestCompose -timeout 40m ./services/suite/e2e
+
+crash: ## long crash runs: make crash N=200 SEED=1
+	$(PG) env PILLARBOX_CRASH_N=$(N) PILLARBOX_CRASH_SEED=$(SEED) go test -count=1 -v -timeout 6h -run 'Crash|Killed|Wiped|Restored|Lost|Terminated' ./services/suite/e2e

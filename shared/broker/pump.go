@@ -46,8 +46,8 @@ func (s *subscription) pump(ses *session) error {
 				return errNoAnswer
 			}
 			lingered, ses.lingering = true, false
-		case <-s.stop.Done():
-			return s.stop.Err()
+		case <-s.pull.Done():
+			return s.pull.Err()
 		}
 	}
 }

@@ -74,10 +74,13 @@ type Subscriber struct {
 	stop     context.CancelFunc // ends every subscription
 	stopping context.Context
 
-	mu     sync.Mutex // guards closed, and running.Add against Wait
+	finish    context.CancelFunc // ends every subscription's pulling
+	finishing context.Context
+
+	mu     sync.Mutex // guards closed, and Add of the two groups against Wait
 	closed bool
-	// running counts subscriptions.
-	running sync.WaitGroup
+	// running counts subscriptions, pulling those that may still pull.
+	running, pulling sync.WaitGroup
 }
 
 // NewSubscriber returns a subscriber on a borrowed connection.
@@ -88,6 +91,7 @@ func NewSubscriber(c *Conn, sc SubscriberConfig) (*Subscriber, error) {
 	}
 	s := &Subscriber{conn: c, config: sc, gate: newGate()}
 	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.finishing, s.finish = context.WithCancel(s.stopping)
 	return s, nil
 }
 
@@ -107,6 +111,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, ErrClosed)
 	}
 	b := newSubscription(ctx, s, topic)
+	s.pulling.Add(1)
 	s.running.Go(b.run)
 	return b.out, nil
 }
@@ -117,6 +122,16 @@ func (s *Subscriber) Pause() { s.gate.set(true) }
 
 // Resume goes on pulling after Pause.
 func (s *Subscriber) Resume() { s.gate.set(false) }
+
+// Finish ends pulling for good and returns when nothing more will arrive. What is buffered by then may
+// still be received until Close, which must follow.
+func (s *Subscriber) Finish() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.finish()
+	s.pulling.Wait()
+}
 
 // Close stops pulling, nacks what is buffered, waits for the messages handed out to be settled up to
 // CloseTimeout, nacks the rest and closes the channels.

@@ -43,7 +43,8 @@ type subscription struct {
 	out     chan *message.Message
 	flights *flights
 
-	stop    context.Context // ends with Subscribe's context or Close: no more pulls
+	stop    context.Context // ends with Subscribe's context or Close: what is buffered goes back
+	pull    context.Context // ends with stop or Finish: no more pulls
 	release context.CancelFunc
 	work    context.Context // parent of message contexts: ends when the time for handlers is over
 	endWork context.CancelFunc
@@ -73,7 +74,10 @@ func newSubscription(ctx context.Context, parent *Subscriber, topic string) *sub
 	var cancel context.CancelFunc
 	s.stop, cancel = context.WithCancel(ctx)
 	forget := context.AfterFunc(parent.stopping, cancel)
-	s.release = func() { forget(); cancel() }
+	var cancelPull context.CancelFunc
+	s.pull, cancelPull = context.WithCancel(s.stop)
+	forgetPull := context.AfterFunc(parent.finishing, cancelPull)
+	s.release = func() { forget(); forgetPull(); cancel(); cancelPull() }
 	return s
 }
 
@@ -85,11 +89,13 @@ func (s *subscription) run() {
 	helpers.Go(func() { s.watch(done) })
 	for s.awaitResume() {
 		err := s.pullUntil()
-		if s.stop.Err() == nil && !errors.Is(err, errPaused) {
+		if s.pull.Err() == nil && !errors.Is(err, errPaused) {
 			s.complain(err)
 			s.rest()
 		}
 	}
+	s.parent.pulling.Done()
+	<-s.stop.Done()
 	s.shut()
 	close(done)
 	helpers.Wait()
@@ -99,16 +105,16 @@ func (s *subscription) run() {
 	close(s.out)
 }
 
-// awaitResume waits while the subscriber is paused; false means stop.
+// awaitResume waits while the subscriber is paused; false means that pulling is over.
 func (s *subscription) awaitResume() bool {
 	for {
 		paused, changed := s.parent.gate.state()
-		if !paused || s.stop.Err() != nil {
-			return s.stop.Err() == nil
+		if !paused || s.pull.Err() != nil {
+			return s.pull.Err() == nil
 		}
 		select {
 		case <-changed:
-		case <-s.stop.Done():
+		case <-s.pull.Done():
 		}
 	}
 }
@@ -136,14 +142,21 @@ func (s *subscription) pullUntil() error {
 		s.retract()
 	}
 	for _, m := range late {
+		if s.finishing() {
+			s.hand(m)
+			continue
+		}
 		s.giveBack(m)
 	}
 	return err
 }
 
+// finishing: no more pulls, but what is here is still for the readers.
+func (s *subscription) finishing() bool { return s.pull.Err() != nil && s.stop.Err() == nil }
+
 // build finds or creates the durable and announces it when it is another than before.
 func (s *subscription) build() (durable, error) {
-	ctx, cancel := context.WithTimeout(s.stop, buildTimeout)
+	ctx, cancel := context.WithTimeout(s.pull, buildTimeout)
 	defer cancel()
 	d, err := s.ensureDurable(ctx)
 	if err != nil {
@@ -157,7 +170,7 @@ func (s *subscription) build() (durable, error) {
 		return d, nil
 	}
 	if s.parent.config.OnDurable != nil {
-		ctx, cancel := context.WithTimeout(s.stop, registerTimeout)
+		ctx, cancel := context.WithTimeout(s.pull, registerTimeout)
 		defer cancel()
 		s.parent.config.OnDurable(ctx, d.name)
 	}

@@ -103,6 +103,6 @@ func (s *subscription) rest() {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.stop.Done():
+	case <-s.pull.Done():
 	}
 }
