@@ -41,7 +41,7 @@ func (a *api) readJSON(w http.ResponseWriter, r *http.Request, empty bool) (
 	if r.ContentLength > MaxBody {
 		return nil, release, bodyProblem(&http.MaxBytesError{Limit: MaxBody})
 	}
-	if r.Header.Get("Content-Type") == "" && empty && r.ContentLength == 0 {
+	if empty && r.ContentLength == 0 { // whatever its type is said to be
 		return nil, release, nil
 	}
 	if problem := checkContentType(r.Header); problem != nil {

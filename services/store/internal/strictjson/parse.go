@@ -11,8 +11,12 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is how deep arrays and objects may nest.
-const MaxDepth = 16
+// The limits of a text. A value of two bytes takes a hundred in memory, so that bounding the
+// bytes alone would bound little.
+const (
+	MaxDepth  = 16 // of arrays and objects in each other
+	MaxValues = 20_000
+)
 
 // Kind of a value.
 type Kind int
@@ -90,8 +94,9 @@ func invalidUTF8(text []byte) int {
 }
 
 type parser struct {
-	text string
-	at   int
+	text   string
+	at     int
+	values int
 }
 
 func (p *parser) fail(detail string) error { return &SyntaxError{p.at, detail} }
@@ -126,6 +131,9 @@ func (p *parser) take(c byte) bool {
 func (p *parser) value(depth int) (Value, error) {
 	if depth > MaxDepth {
 		return Value{}, p.fail("values nested too deeply")
+	}
+	if p.values++; p.values > MaxValues {
+		return Value{}, p.fail("too many values")
 	}
 	switch c := p.next(); {
 	case c == '{':

@@ -60,6 +60,8 @@ func TestSyntaxErrors(t *testing.T) {
 		`"\ud800\u0041"`:        "half a surrogate pair in a string at byte 1",
 		`"\udc00\ud800"`:        "half a surrogate pair in a string at byte 1",
 		strings.Repeat("[", 99): "values nested too deeply at byte 17",
+
+		"[" + strings.Repeat("1,", 20_000) + "1]": "too many values at byte 39999",
 	} {
 		_, err := strictjson.Parse([]byte(text))
 		require.EqualError(t, err, want, "%q", text)
@@ -139,7 +141,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if json.Valid(text) && utf8.Valid(text) {
-			require.Regexp(t, "surrogate|nested", err.Error())
+			require.Regexp(t, "surrogate|nested|too many", err.Error())
 		}
 	})
 }
