@@ -128,6 +128,7 @@ type Consumer struct {
 	parkedRows atomic.Int64
 	parked     atomic.Pointer[snapshot]
 	orphans    orphans
+	begun      atomic.Bool // the database answered and the subscription stands
 	stopping   atomic.Bool // the drain has begun
 	startedAt  time.Time   // of the consumer's first start ever, by the database's clock
 }

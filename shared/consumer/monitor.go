@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/failpoint"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
@@ -26,7 +27,7 @@ const (
 func (c *Consumer) Run(ctx context.Context) error {
 	// The database first: a cold pool would stall the first messages.
 	if !c.persist(ctx, "consumer waits for its database", c.warm) {
-		return nil
+		return c.closeSubscriber()
 	}
 	var messages <-chan *message.Message
 	subscribe := func(ctx context.Context) (err error) {
@@ -36,6 +37,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if !c.persist(ctx, "consumer waits for its broker", subscribe) {
 		return c.closeSubscriber()
 	}
+	c.begun.Store(true)
 	c.log.InfoContext(ctx, "consumer started", "topic", c.Topic)
 
 	// Work under way outlives ctx up to the drain deadline.
@@ -216,6 +218,7 @@ func (c *Consumer) unreadable(ctx context.Context, m *message.Message, l *letter
 		}
 		return
 	}
+	failpoint.Hit(c.Name + ".dead_committed")
 	m.Ack()
 	c.metrics.events(resultDead, 1)
 	c.log.ErrorContext(ctx, "message is no event and is a dead letter", logs.Sequence, l.sequence, logs.Reason, l.reason)

@@ -96,16 +96,26 @@ func TestCopiesInOneGroup(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
 		b := setup(t, db)
-		var prepared atomic.Int64
-		b.stream.publish(event("a", 1), event("a", 1), event("a", 2), event("a", 1), event("a", 2))
-		b.start(&staged{t: t, prepare: func(_ context.Context, g consumer.Group) error {
-			prepared.Add(int64(len(g.Due)))
+		b.config.Workers = 1
+		begun, let := make(chan struct{}, 2), make(chan struct{})
+		var groups [][]consumer.Event
+		r := b.start(&staged{t: t, prepare: func(_ context.Context, g consumer.Group) error {
+			begun <- struct{}{}
+			<-let
 			require.Empty(t, g.Duplicates)
+			groups = append(groups, g.Due)
 			return nil
 		}})
-		b.eventually(t, func() bool { acked, _, _ := b.stream.counts(); return acked == 5 }, "all copies acknowledged")
-		require.EqualValues(t, 2, prepared.Load())
+		b.stream.publish(event("first", 1))
+		<-begun // the worker is busy
+		b.stream.publish(event("a", 1), event("a", 1), event("a", 2), event("a", 1), event("a", 2))
+		b.eventually(t, func() bool { return r.sub.handed.Load() == 6 }, "five wait together")
+		close(let)
+		b.eventually(t, func() bool { acked, _, _ := b.stream.counts(); return acked == 6 }, "all copies acknowledged")
+		r.stop()
 		require.Equal(t, "1 2", b.versions("a"))
+		require.Len(t, groups, 2)
+		require.Len(t, groups[1], 2)
 	})
 }
 

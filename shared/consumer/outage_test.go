@@ -138,6 +138,25 @@ func TestDatabaseLost(t *testing.T) {
 	b.noLetters(t)
 }
 
+// TestLaneHeldByAnother: a lock that does not come in time is no failure of the event.
+func TestLaneHeldByAnother(t *testing.T) {
+	t.Parallel()
+	db, _ := databasetest.Postgres(t, "loyalty")
+	b := setup(t, db)
+	b.config.MaxAttempts = 1
+	b.exec(`INSERT INTO lanes (order_id, version) VALUES ('a', 0)`)
+	r := b.start(&staged{t: t})
+	require.NoError(t, db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) error {
+		_, err := tx.ExecContext(ctx, `SELECT version FROM lanes WHERE order_id = 'a' FOR UPDATE`)
+		b.stream.publish(event("a", 1), event("b", 1))
+		<-time.After(2 * time.Second) // twice the lock timeout
+		return err
+	}))
+	b.eventually(t, func() bool { return b.versions("a") == "1" && b.versions("b") == "1" }, "done when the lane is free")
+	b.noLetters(t)
+	require.Zero(t, r.sub.pauses.Load())
+}
+
 // TestDrain: a stop lets the group under way finish; what has not begun goes back.
 func TestDrain(t *testing.T) {
 	t.Parallel()
@@ -163,6 +182,20 @@ func TestDrain(t *testing.T) {
 		require.Equal(t, 1, b.effects())
 		require.Zero(t, b.count(`SELECT count(*) FROM parked`))
 	})
+}
+
+// TestStopBeforeTheDatabaseIsThere: a consumer that never began stops at once and leaves nothing running.
+func TestStopBeforeTheDatabaseIsThere(t *testing.T) {
+	t.Parallel()
+	db, err := database.Open("postgres://nobody@127.0.0.1:1/none", database.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	b := setup(t, db)
+	r := b.start(consumer.Apply(record))
+	require.Equal(t, "not started", r.Status().Paused)
+	r.stop()
+	_, err = r.sub.Subscribe(t.Context(), "")
+	require.ErrorIs(t, err, errClosed, "the subscriber is closed in any case")
 }
 
 // TestDrainDeadline: a group that does not finish in time is given back and counts as no attempt.

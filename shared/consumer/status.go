@@ -28,6 +28,8 @@ func (c *Consumer) Status() Status {
 	}
 	if now := c.pause.current.Load(); now != nil {
 		s.Paused, s.Since = now.cause.Error(), now.since
+	} else if !c.begun.Load() {
+		s.Paused = "not started"
 	}
 	return s
 }

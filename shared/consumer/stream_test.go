@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,6 +63,7 @@ type subscriber struct {
 	inFlight int
 	paused   atomic.Bool
 	pauses   atomic.Int64
+	handed   atomic.Int64 // messages put into the channel
 	stop     chan struct{}
 	once     sync.Once
 	running  sync.WaitGroup
@@ -84,7 +86,14 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-func (s *subscriber) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+var errClosed = errors.New("closed")
+
+func (s *subscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	select {
+	case <-s.stop:
+		return nil, errClosed
+	default:
+	}
 	out := make(chan *message.Message, s.inFlight)
 	s.running.Go(func() { s.run(out) })
 	return out, nil
@@ -106,6 +115,7 @@ func (s *subscriber) run(out chan *message.Message) {
 				flying.Add(1)
 				flights.Go(func() { s.settle(m); flying.Add(-1) })
 				out <- m // never blocks: no more than inFlight are out
+				s.handed.Add(1)
 			}
 		}
 		select {
