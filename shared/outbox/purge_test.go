@@ -160,8 +160,8 @@ func TestANearlyFullStreamGivesUpTheHorizonButNothingUnacknowledged(t *testing.T
 		b.commit(first...)
 		b.drained()
 		mailer := b.durable("mailer")
-		b.register("mailer")
 		b.acknowledge(mailer, 3)
+		b.register("mailer")
 		b.eventually(func() bool { return b.firstSeq() == 4 }, "not purged under pressure")
 		second := make([]outbox.Row, 9)
 		for i := range second {
