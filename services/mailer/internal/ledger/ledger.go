@@ -37,8 +37,9 @@ type Delivery struct {
 
 // Insert writes the deliveries that have no row yet. Rows that exist stay as they are.
 func Insert(ctx context.Context, tx *database.Tx, deliveries []Delivery) error {
-	const columns = 8
-	for chunk := range slices.Chunk(deliveries, database.MaxParameters/columns) {
+	// SQLite looks each $n up among all before it, so that statements with many thousands take minutes.
+	const columns, most = 8, 200
+	for chunk := range slices.Chunk(deliveries, most) {
 		args := make([]any, 0, len(chunk)*columns)
 		for _, d := range chunk {
 			args = append(args, d.ID, d.EventID, d.OrderID, d.Version, d.Recipient, d.Template, d.StagedName, d.MessageID)
