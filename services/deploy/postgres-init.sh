@@ -10,7 +10,7 @@ password() { # password SERVICE: from PILLARBOX_<SERVICE>_DB_PASSWORD
 }
 
 for service in store mailer audit loyalty; do
-  psql -v ON_ERROR_STOP=1 -q -U "$POSTGRES_USER" -d "$POSTGRES_DB" \
+  psql -v ON_ERROR_STOP=1 -q -U "${POSTGRES_USER:-postgres}" -d "$POSTGRES_DB" \
     -v service="$service" -v owner="${service}_owner" -v database="$POSTGRES_DB" -v password="$(password "$service")" <<'SQL'
 CREATE ROLE :"owner" LOGIN PASSWORD :'password' NOINHERIT;
 CREATE ROLE :"service" LOGIN PASSWORD :'password' NOINHERIT;
@@ -24,7 +24,7 @@ GRANT CONNECT ON DATABASE :"database" TO :"owner", :"service";
 SQL
 done
 
-psql -v ON_ERROR_STOP=1 -q -U "$POSTGRES_USER" -d "$POSTGRES_DB" -v database="$POSTGRES_DB" <<'SQL'
+psql -v ON_ERROR_STOP=1 -q -U "${POSTGRES_USER:-postgres}" -d "$POSTGRES_DB" -v database="$POSTGRES_DB" <<'SQL'
 REVOKE ALL ON DATABASE :"database" FROM PUBLIC;
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
 SQL
