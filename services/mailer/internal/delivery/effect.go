@@ -77,6 +77,7 @@ func (e *Effect) Prepare(ctx context.Context, group consumer.Group) (consumer.Wo
 	if err != nil {
 		return nil, consumer.AsOutage(err)
 	}
+	w.names = names
 	for i, l := range letters {
 		w.own[l.EventID] = ledger.Delivery{
 			ID: l.Delivery, EventID: l.EventID, OrderID: l.OrderID, Version: l.Version,
@@ -94,6 +95,7 @@ type work struct {
 	effect *Effect
 	box    *pickup.Box
 	own    map[string]ledger.Delivery // what Prepare staged, by event id
+	names  []string                   // of all the files it staged
 	staged time.Time
 	// publish is what the committed transaction left to do: the group's own rows and those that others left.
 	publish []ledger.Delivery
@@ -170,13 +172,7 @@ func (w *work) Done(ctx context.Context) error {
 }
 
 // Discard removes what was staged.
-func (w *work) Discard(ctx context.Context) {
-	names := make([]string, 0, len(w.own))
-	for _, row := range w.own {
-		names = append(names, row.StagedName)
-	}
-	w.discard(ctx, names)
-}
+func (w *work) Discard(ctx context.Context) { w.discard(ctx, w.names) }
 
 func (w *work) discard(ctx context.Context, names []string) {
 	if err := w.box.Discard(names); err != nil {
@@ -191,9 +187,9 @@ func (w *work) unnamed() []string {
 		named[row.StagedName] = true
 	}
 	var names []string
-	for _, row := range w.own {
-		if !named[row.StagedName] {
-			names = append(names, row.StagedName)
+	for _, name := range w.names {
+		if !named[name] {
+			names = append(names, name)
 		}
 	}
 	return names

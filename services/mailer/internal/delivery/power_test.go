@@ -98,7 +98,7 @@ func TestPowerLossAtEachStepLeavesOneMailPerEventInOrder(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "mailer", func(t *testing.T, db *database.DB) {
 		steps := 0
-		for lost := true; lost; steps++ {
+		for lost := true; lost; steps += stride(db) {
 			var taken []string
 			_, taken, lost = run(t, db, steps, false)
 			requireOnceInOrder(t, taken, fmt.Sprintf("power lost before step %d", steps+1))
@@ -113,7 +113,7 @@ func TestPowerLossWithAMailServerThatTakesAtOnce(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "mailer", func(t *testing.T, db *database.DB) {
 		steps, duplicated := 0, 0
-		for lost := true; lost; steps++ {
+		for lost := true; lost; steps += stride(db) {
 			var taken []string
 			_, taken, lost = run(t, db, steps, true)
 			once := distinct(taken)
@@ -130,6 +130,15 @@ func TestPowerLossWithAMailServerThatTakesAtOnce(t *testing.T) {
 		require.Positive(t, duplicated, "the reader is quick enough to see the documented case")
 		require.LessOrEqual(t, duplicated, 9+4)
 	})
+}
+
+// stride is 1; in short mode PostgreSQL, where each run takes longer, does each
+// third step: the steps are the disk's, and SQLite has done them all.
+func stride(db *database.DB) int {
+	if testing.Short() && db.Dialect().Postgres() {
+		return 3
+	}
+	return 1
 }
 
 func requireOnceInOrder(t *testing.T, taken []string, where string) {
