@@ -106,11 +106,14 @@ type Deps struct {
 	Registry   prometheus.Registerer // nil: the metrics are kept and not shown
 }
 
-// Subscriber is a Watermill subscriber that can pause and knows its ack floor (broker.Subscriber).
+// Subscriber is a Watermill subscriber that can pause, ends in two steps and knows its ack floor
+// (broker.Subscriber).
 type Subscriber interface {
 	message.Subscriber
 	Pause()
 	Resume()
+	// Finish ends pulling and returns when nothing more arrives; what is buffered may be received until Close.
+	Finish()
 	AckFloor(ctx context.Context, topic string) (uint64, error)
 }
 
@@ -130,6 +133,7 @@ type Consumer struct {
 	orphans    orphans
 	begun      atomic.Bool // the database answered and the subscription stands
 	stopping   atomic.Bool // the drain has begun
+	lastCall   atomic.Bool // and no new group may begin
 	startedAt  time.Time   // of the consumer's first start ever, by the database's clock
 }
 

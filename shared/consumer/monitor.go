@@ -47,8 +47,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 	helping, release := context.WithCancel(ctx)
 	defer release()
 	turn := make(chan struct{}, 1)
+	more, noMore := context.WithCancel(context.WithoutCancel(ctx))
+	defer noMore()
 	for range c.Workers {
-		workers.Go(func() { c.worker(ctx, work, messages, turn) })
+		workers.Go(func() { c.worker(more, work, messages, turn) })
 	}
 	helpers.Go(func() { c.watch(helping) })
 	helpers.Go(func() { c.sweeper(helping, work) })
@@ -64,31 +66,25 @@ func (c *Consumer) Run(ctx context.Context) error {
 		}
 	}
 	release()
-	err = errors.Join(err, c.drain(cut, messages, ended, &helpers))
+	err = errors.Join(err, c.drain(cut, noMore, ended, &helpers))
 	c.log.InfoContext(ctx, "consumer stopped")
 	return err
 }
 
-// drain gives back what still arrives, while the work under way goes on to the deadline.
-func (c *Consumer) drain(cut context.CancelCauseFunc, messages <-chan *message.Message, ended <-chan struct{}, helpers *sync.WaitGroup) error {
+// drain ends the pulling, lets the workers handle what is here already for a quarter of the drain
+// time, gives back the rest, and lets the work under way go on to the deadline.
+func (c *Consumer) drain(cut context.CancelCauseFunc, noMore context.CancelFunc, ended <-chan struct{}, helpers *sync.WaitGroup) error {
 	c.stopping.Store(true)
 	deadline := time.AfterFunc(c.Drain, func() { cut(errDrain) })
 	defer deadline.Stop()
-	closed := make(chan error, 1)
-	go func() { closed <- c.closeSubscriber() }()
-	var err error
-	for open := true; open; {
-		select {
-		case m, ok := <-messages:
-			if !ok {
-				messages = nil
-				continue
-			}
-			m.Nack()
-		case err = <-closed:
-			open = false
-		}
+	c.sub.Finish()
+	noMore()
+	select {
+	case <-ended:
+	case <-time.After(c.Drain / 4):
+		c.lastCall.Store(true)
 	}
+	err := c.closeSubscriber()
 	<-ended
 	helpers.Wait()
 	return err
@@ -146,9 +142,9 @@ func (c *Consumer) warm(ctx context.Context) error {
 
 // worker handles one group after the other. Only one worker at a time receives,
 // and only when it is free, so that nothing lies about unhandled in this process.
-func (c *Consumer) worker(ctx, work context.Context, messages <-chan *message.Message, turn chan struct{}) {
+func (c *Consumer) worker(more, work context.Context, messages <-chan *message.Message, turn chan struct{}) {
 	for {
-		group := c.collect(ctx, messages, turn)
+		group := c.collect(more, messages, turn)
 		if len(group) == 0 {
 			return
 		}
@@ -157,13 +153,10 @@ func (c *Consumer) worker(ctx, work context.Context, messages <-chan *message.Me
 }
 
 // collect waits for one message and takes what else is there, up to Batch,
-// without waiting. It returns none when there will be no more.
-func (c *Consumer) collect(ctx context.Context, messages <-chan *message.Message, turn chan struct{}) []*message.Message {
-	select {
-	case turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil
-	}
+// without waiting. It returns none when there will be no more: the channel is
+// closed, or more has ended and nothing is left that we may still begin.
+func (c *Consumer) collect(more context.Context, messages <-chan *message.Message, turn chan struct{}) []*message.Message {
+	turn <- struct{}{}
 	defer func() { <-turn }()
 	var group []*message.Message
 	select {
@@ -172,10 +165,9 @@ func (c *Consumer) collect(ctx context.Context, messages <-chan *message.Message
 			return nil
 		}
 		group = append(group, m)
-	case <-ctx.Done():
-		return nil
+	case <-more.Done():
 	}
-	for len(group) < c.Batch {
+	for len(group) < c.Batch && !c.lastCall.Load() {
 		select {
 		case m, ok := <-messages:
 			if !ok {

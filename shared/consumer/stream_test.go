@@ -67,6 +67,8 @@ type subscriber struct {
 	stop     chan struct{}
 	once     sync.Once
 	running  sync.WaitGroup
+	taking   sync.Mutex // held while messages are put into a channel
+	finished bool       // guarded by taking
 }
 
 func (s *stream) subscriber(inFlight int) *subscriber {
@@ -75,6 +77,12 @@ func (s *stream) subscriber(inFlight int) *subscriber {
 
 func (s *subscriber) Pause()  { s.paused.Store(true); s.pauses.Add(1) }
 func (s *subscriber) Resume() { s.paused.Store(false) }
+
+func (s *subscriber) Finish() {
+	s.taking.Lock()
+	defer s.taking.Unlock()
+	s.finished = true
+}
 
 func (s *subscriber) AckFloor(context.Context, string) (uint64, error) {
 	return s.stream.floor.Load(), nil
@@ -107,7 +115,8 @@ func (s *subscriber) run(out chan *message.Message) {
 	defer tick.Stop()
 	for open := true; open; {
 		var changed <-chan struct{}
-		if !s.paused.Load() {
+		s.taking.Lock()
+		if !s.paused.Load() && !s.finished {
 			var bodies [][]byte
 			bodies, changed = s.stream.take(s.inFlight - int(flying.Load()))
 			for _, body := range bodies {
@@ -118,6 +127,7 @@ func (s *subscriber) run(out chan *message.Message) {
 				s.handed.Add(1)
 			}
 		}
+		s.taking.Unlock()
 		select {
 		case <-s.stop:
 			open = false
