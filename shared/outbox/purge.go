@@ -67,14 +67,13 @@ func (l *leader) tryPurge(ctx context.Context) (blocked string, err error) {
 	if err != nil || len(consumers) == 0 {
 		return "", err // somebody may register who needs it all
 	}
-	// Before the consumers: one that has nothing pending then has all of this.
 	stream, err := l.r.conn.Stream(ctx, l.r.c.Stream)
 	if err != nil {
 		return "", err
 	}
 	acked := stream.LastSeq
 	for name, now := range consumers {
-		floor, why, err := l.floor(ctx, name, now, stream.LastSeq)
+		floor, why, err := l.floor(ctx, name, now)
 		if err != nil || why != "" {
 			return why, err
 		}
@@ -108,7 +107,7 @@ func pressed(s broker.StreamState, limit int64) uint64 {
 }
 
 // floor returns up to which sequence the consumer has everything, or why nothing may be purged.
-func (l *leader) floor(ctx context.Context, name string, now seen, last uint64) (uint64, string, error) {
+func (l *leader) floor(ctx context.Context, name string, now seen) (uint64, string, error) {
 	if !strings.HasSuffix(now.durable, fmt.Sprintf("-%d", l.state.generation)) {
 		return 0, name + " has not registered since the stream lost messages", nil
 	}
@@ -128,10 +127,8 @@ func (l *leader) floor(ctx context.Context, name string, now seen, last uint64) 
 		return 0, name + " has a durable that was reset", nil
 	}
 	l.consumers[name] = now
-	if info.NumPending == 0 && info.NumAckPending == 0 {
-		// The floor itself stands still while messages pass that are not for this consumer.
-		return max(now.floor, last), "", nil
-	}
+	// Nothing but the floor counts: a durable that has just been made says for a moment
+	// that nothing is pending for it.
 	return now.floor, "", nil
 }
 
