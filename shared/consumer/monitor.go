@@ -31,7 +31,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	var messages <-chan *message.Message
 	subscribe := func(ctx context.Context) (err error) {
-		messages, err = c.sub.Subscribe(ctx, c.Topic)
+		// The end of ctx is not the end of the subscription: Finish and Close are.
+		messages, err = c.sub.Subscribe(context.WithoutCancel(ctx), c.Topic)
 		return err
 	}
 	if !c.persist(ctx, "consumer waits for its broker", subscribe) {
