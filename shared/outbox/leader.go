@@ -29,12 +29,16 @@ type leader struct {
 
 	state    state // what the database knows, as last read or written
 	loaded   bool
-	compared time.Time // when the stream was last compared with state
-	purged   time.Time
-	careful  bool // singles until a receipt is no duplicate: an earlier outcome is in doubt
-	limit    int  // rows of the next batch: halved when one fails, doubled when one succeeds
-	failing  bool // the last pass failed, and was logged
-	progress bool // this pass has settled something
+	witness  witness // the last message that the log knows
+	unlisted bool    // a tail was being listed as lost when a leader died
+
+	compared   time.Time // when the stream was last compared with state
+	reconnects uint64    // of the connection at that time
+	purged     time.Time
+	careful    bool // singles until a receipt is no duplicate: an earlier outcome is in doubt
+	limit      int  // rows of the next batch: halved when one fails, doubled when one succeeds
+	failing    bool // the last pass failed, and was logged
+	progress   bool // this pass has settled something
 
 	consumers map[string]seen // the registered consumers' durables as the purge last saw them
 	blocked   string          // why the purge does nothing, as logged
@@ -71,8 +75,7 @@ func (l *leader) run(ctx context.Context) error {
 			return nil
 		case <-l.r.wake:
 		case <-poll.C:
-		case <-reconnected:
-			l.compared = time.Time{}
+		case <-reconnected: // pass compares for that reason
 		}
 	}
 }
@@ -125,7 +128,7 @@ func (l *leader) pass(ctx context.Context) error {
 				return err
 			}
 		}
-		if time.Since(l.compared) >= compareEvery {
+		if time.Since(l.compared) >= compareEvery || l.r.conn.NATS.Stats().Reconnects != l.reconnects {
 			if err := l.compare(ctx); err != nil {
 				return err
 			}

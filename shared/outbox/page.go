@@ -123,7 +123,7 @@ func (l *leader) describe(ctx context.Context, seqs []int64) (p page, err error)
 			p.upTo = i.seq - 1
 			break
 		}
-		switch i.publishID = fmt.Sprintf("refill-%d:%s", l.state.refillCount, i.eventID); {
+		switch i.publishID = fmt.Sprintf(refillPrefix+"%d:%s", l.state.refillCount, i.eventID); {
 		case queued > 0:
 		case dead > 0:
 			p.held = append(p.held, i)

@@ -17,9 +17,10 @@ const fewRows = 8
 // result is what became of one item: confirmed with a sequence, dead, held behind
 // a dead one, or (the zero value) still waiting.
 type result struct {
-	sequence uint64
-	dead     string
-	held     bool
+	sequence  uint64
+	duplicate bool // it was in the stream already
+	dead      string
+	held      bool
 }
 
 // outcome is what became of a page. err ended it; what has no result waits.
@@ -60,7 +61,7 @@ func (l *leader) publishOne(ctx context.Context, items []item, queue []int, out 
 	switch {
 	case err == nil:
 		// A duplicate's receipt has the sequence of the message that is there.
-		out.results[first].sequence = receipt.Sequence
+		out.results[first].sequence, out.results[first].duplicate = receipt.Sequence, receipt.Duplicate
 		out.confirmed++
 		l.careful = l.careful && receipt.Duplicate
 		l.limit = min(2*l.limit, maxRows)

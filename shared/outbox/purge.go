@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -167,18 +166,13 @@ func (l *leader) trimLog(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("trim relay log: %w", err)
 	}
-	var oldest run
-	var ids string
-	err = l.r.db.Read().QueryRowContext(ctx, `SELECT last_seq, event_ids FROM relay_log ORDER BY last_seq LIMIT 1`).
-		Scan(&oldest.last, &ids)
+	oldest, err := scanRun(l.r.db.Read().QueryRowContext(ctx,
+		`SELECT last_seq, event_ids FROM relay_log ORDER BY last_seq LIMIT 1`))
 	if errors.Is(err, sql.ErrNoRows) {
 		return l.state.lastSeq, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read relay log: %w", err)
 	}
-	if err := json.Unmarshal([]byte(ids), &oldest.ids); err != nil {
-		return 0, fmt.Errorf("decode relay log: %w", err)
-	}
-	return oldest.last - uint64(len(oldest.ids)), nil
+	return oldest.first() - 1, nil
 }

@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -19,6 +18,8 @@ const (
 	// leader may answer before it has caught up, and a wrong alarm has every consumer
 	// read the whole stream anew.
 	secondLook = 200 * time.Millisecond
+	// refillPrefix and the refill's number come before the event id in publish ids.
+	refillPrefix = "refill-"
 	// What one transaction moves from the log to the list of lost events.
 	moveRows, moveIDs = 500, 1000
 )
@@ -62,10 +63,10 @@ func (l *leader) refillAll(ctx context.Context, stream broker.StreamState) error
 	}); err != nil {
 		return fmt.Errorf("begin refill: %w", err)
 	}
-	return l.beginRefill(ctx, s, "the broker lost its stream: refilling the horizon")
+	return l.beginRefill(ctx, s, witness{}, "the broker lost its stream: refilling the horizon")
 }
 
-// refillTail begins to publish again what the stream had above its last sequence.
+// refillTail begins to publish again what the log knows and the stream has no longer.
 func (l *leader) refillTail(ctx context.Context, stream broker.StreamState) error {
 	if !sleep[struct{}](ctx, secondLook, nil) {
 		return ctx.Err()
@@ -74,30 +75,45 @@ func (l *leader) refillTail(ctx context.Context, stream broker.StreamState) erro
 	if err != nil {
 		return err
 	}
-	if !again.Created.Equal(stream.Created) || again.LastSeq >= l.state.lastSeq {
-		return nil // the next comparison sees to it
+	if !again.Created.Equal(stream.Created) {
+		return errors.New("the stream changes while it is compared")
+	}
+	if whole, err := l.whole(ctx, again); err != nil || whole {
+		return err
+	}
+	above, err := l.agreement(ctx, again)
+	if err != nil {
+		return err
+	}
+	last, err := l.logged(ctx, above)
+	if err != nil {
+		return err
 	}
 	if err := l.inBites(ctx, func(ctx context.Context, tx *database.Tx) (int64, error) {
-		return moveLost(ctx, tx, again.LastSeq)
+		return moveLost(ctx, tx, above)
 	}); err != nil {
 		return fmt.Errorf("begin refill: %w", err)
 	}
 	s := l.state
-	s.lastSeq = again.LastSeq
+	s.lastSeq = min(above, again.LastSeq)
+	if last.sequence > 0 {
+		s.lastSeq = last.sequence
+	}
 	// The lost sequences are used again: late acks of the old messages must not meet
 	// the new ones, so the durables get new names.
 	s.generation = max(s.generation, again.Generation) + 1
 	s.refillCount++
-	s.refillFrom = sql.NullInt64{Int64: int64(again.LastSeq), Valid: true}
-	return l.beginRefill(ctx, s, "the broker lost the end of its stream: refilling it")
+	s.refillFrom = sql.NullInt64{Int64: int64(s.lastSeq), Valid: true}
+	return l.beginRefill(ctx, s, last, "the broker lost the end of its stream: refilling it")
 }
 
-func (l *leader) beginRefill(ctx context.Context, s state, message string) error {
+func (l *leader) beginRefill(ctx context.Context, s state, w witness, message string) error {
 	lost := l.state.lastSeq
 	l.r.step("refill.listed")
 	if err := l.replace(ctx, s); err != nil {
 		return fmt.Errorf("begin refill: %w", err)
 	}
+	l.unlisted, l.witness = false, w
 	l.r.step("refill.begun")
 	l.r.metrics.refilling.Set(1)
 	l.log.ErrorContext(ctx, message, logs.Sequence, s.lastSeq, keyConfirmed, lost,
@@ -147,9 +163,8 @@ func moveLost(ctx context.Context, tx *database.Tx, above uint64) (int64, error)
 	upTo := runs[len(runs)-1].last
 	var kept []run
 	for _, r := range runs {
-		first := r.last - uint64(len(r.ids)) + 1
-		if first <= above { // the stream still has the beginning of this run
-			n := int(above - first + 1)
+		if r.first() <= above { // the stream still has the beginning of this run
+			n := int(above - r.first() + 1)
 			kept = append(kept, run{last: above, ids: r.ids[:n]})
 			r.ids = r.ids[n:]
 		}
@@ -176,13 +191,9 @@ func readRuns(ctx context.Context, tx *database.Tx, above uint64) (runs []run, e
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	n := 0
 	for rows.Next() && n < moveIDs {
-		var r run
-		var ids string
-		if err := rows.Scan(&r.last, &ids); err != nil {
+		r, err := scanRun(rows)
+		if err != nil {
 			return nil, fmt.Errorf("read relay log: %w", err)
-		}
-		if err := json.Unmarshal([]byte(ids), &r.ids); err != nil {
-			return nil, fmt.Errorf("decode relay log: %w", err)
 		}
 		n += len(r.ids)
 		runs = append(runs, r)

@@ -15,10 +15,16 @@ import (
 // leader of the current term can commit. When it fails, nothing is lost: the rows
 // are published again, and the broker or the consumers know them.
 func (l *leader) settle(ctx context.Context, p page, out outcome) error {
-	s := l.state
+	if err := l.trust(out); err != nil {
+		return fmt.Errorf("settle: %w", err)
+	}
+	s, w := l.state, l.witness
 	runs := runsOf(p.items, out.results)
 	for _, r := range runs {
 		s.lastSeq = max(s.lastSeq, r.last) // a duplicate's sequence is an old one
+		if r.last >= w.sequence {
+			w = witness{sequence: r.last, eventID: r.ids[len(r.ids)-1]}
+		}
 	}
 	err := l.r.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		if err := lease.Check(ctx, tx, leaseName, l.term); err != nil {
@@ -35,10 +41,25 @@ func (l *leader) settle(ctx context.Context, p page, out outcome) error {
 	if err != nil {
 		return fmt.Errorf("settle: %w", err)
 	}
-	l.state = s
+	l.state, l.witness = s, w
 	l.r.metrics.published.Add(float64(out.confirmed))
 	if p.refill {
 		l.r.metrics.refilled.Add(float64(out.confirmed))
+	}
+	return nil
+}
+
+// trust reports receipts that may speak of another past of the stream: it was
+// restored between the last comparison and the publish. Then the rows stay, the
+// next comparison finds what is missing, and they are published again.
+func (l *leader) trust(out outcome) error {
+	if l.r.conn.NATS.Stats().Reconnects != l.reconnects {
+		return errors.New("the broker was away since the stream was compared")
+	}
+	for _, r := range out.results {
+		if r.sequence > 0 && !r.duplicate && r.sequence <= l.state.lastSeq {
+			return fmt.Errorf("the broker gave sequence %d again", r.sequence)
+		}
 	}
 	return nil
 }
@@ -113,6 +134,8 @@ type run struct {
 	last uint64
 	ids  []string
 }
+
+func (r run) first() uint64 { return r.last - uint64(len(r.ids)) + 1 }
 
 // runsOf groups the confirmed items. Others publish to the stream too, and duplicates
 // have old sequences, so neighbours here need not be neighbours there.

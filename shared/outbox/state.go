@@ -10,7 +10,6 @@ import (
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/lease"
-	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
 // firstGeneration names the durables of a stream that never lost its tail.
@@ -55,6 +54,14 @@ func (l *leader) load(ctx context.Context) error {
 	if err := l.ensureStream(ctx, s); err != nil {
 		return err
 	}
+	if l.witness, err = l.logged(ctx, s.lastSeq); err != nil {
+		return err
+	}
+	listed, err := l.seqs(ctx, `SELECT seq FROM relay_lost ORDER BY seq LIMIT 1`)
+	if err != nil {
+		return fmt.Errorf("load relay state: %w", err)
+	}
+	l.unlisted = len(listed) > 0 && !s.refilling()
 	l.state, l.loaded = s, true
 	l.r.metrics.refilling.Set(0)
 	if s.refilling() {
@@ -130,6 +137,7 @@ func (l *leader) ensureStream(ctx context.Context, s state) error {
 
 // compare looks whether the stream still has what it confirmed, and begins a refill when not.
 func (l *leader) compare(ctx context.Context) error {
+	at, reconnects := time.Now(), l.r.conn.NATS.Stats().Reconnects
 	stream, err := l.r.conn.Stream(ctx, l.r.c.Stream)
 	if errors.Is(err, broker.ErrNoStream) {
 		if stream, err = l.r.conn.EnsureStream(ctx, l.r.streamConfig(l.state)); err == nil {
@@ -139,25 +147,44 @@ func (l *leader) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case database.Micros(stream.Created) != l.state.created:
+	if database.Micros(stream.Created) != l.state.created {
 		err = l.refillAll(ctx, stream)
-	case stream.LastSeq < l.state.lastSeq:
-		err = l.refillTail(ctx, stream)
+	} else {
+		err = l.compareSame(ctx, stream)
+	}
+	if err == nil {
+		l.compared, l.reconnects = at, reconnects
+	}
+	return err
+}
+
+// compareSame is compare for the stream that the state speaks of.
+func (l *leader) compareSame(ctx context.Context, stream broker.StreamState) error {
+	whole, err := l.whole(ctx, stream)
+	switch {
+	case err != nil:
+		return err
+	case !whole:
+		return l.refillTail(ctx, stream)
 	case stream.Generation > l.state.generation:
 		// The database is the older one of the two (restored): durables keep the stream's name.
 		l.log.WarnContext(ctx, "the stream is of a later generation than the database knows",
-			logs.Count, stream.Generation)
+			keyGeneration, stream.Generation)
 		s := l.state
 		s.generation = stream.Generation
-		err = l.replace(ctx, s)
+		return l.replace(ctx, s)
 	case stream.Generation < l.state.generation:
-		err = l.ensureStream(ctx, l.state)
+		return l.ensureStream(ctx, l.state)
 	}
-	if err == nil {
-		l.compared = time.Now()
+	return nil
+}
+
+// whole reports whether the stream has not lost its tail.
+func (l *leader) whole(ctx context.Context, stream broker.StreamState) (bool, error) {
+	if stream.LastSeq < l.state.lastSeq || l.unlisted {
+		return false, nil
 	}
-	return err
+	return l.agrees(ctx, stream, l.witness)
 }
 
 // replace writes a new state in a transaction of its own.

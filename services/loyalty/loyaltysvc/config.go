@@ -7,6 +7,7 @@ import (
 
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
+	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
 // Config of the service. A field that is zero has its default, so that the zero value works.
@@ -58,12 +59,12 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-func (c Config) subscriber(r *registrar) broker.SubscriberConfig {
+func (c Config) subscriber(r *outbox.Registrar) broker.SubscriberConfig {
 	return broker.SubscriberConfig{
 		Group:        Name,
 		MaxInFlight:  min(c.Batch*c.Workers, 10_000), // a full group for each worker
 		CloseTimeout: c.Drain,
-		OnDurable:    r.announce,
+		OnDurable:    r.Announce,
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/events"
+	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
@@ -36,7 +38,7 @@ type Deps struct {
 type Service struct {
 	db        *database.DB
 	consumer  *consumer.Consumer
-	registrar *registrar
+	registrar *outbox.Registrar
 	handler   http.Handler
 }
 
@@ -49,7 +51,7 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, errors.New("loyalty: database, broker and log are required")
 	}
 	c = c.withDefaults()
-	registrar := newRegistrar(d.Broker, d.Log)
+	registrar := outbox.NewRegistrar(d.Broker, events.StreamOrders, Name, d.Log)
 	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber(registrar))
 	if err != nil {
 		return nil, fmt.Errorf("loyalty: %w", err)
@@ -74,7 +76,7 @@ func (s *Service) Handler() http.Handler { return s.handler }
 func (s *Service) Run(ctx context.Context) error {
 	registering, stop := context.WithCancel(ctx)
 	var helper sync.WaitGroup
-	helper.Go(func() { s.registrar.run(registering) })
+	helper.Go(func() { s.registrar.Run(registering) })
 	err := s.consumer.Run(ctx)
 	stop()
 	helper.Wait()

@@ -25,7 +25,9 @@ import (
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
@@ -48,7 +50,7 @@ type Service struct {
 	sweeper  *delivery.Sweeper
 	accepter *delivery.Accepter
 
-	registrar *registrar
+	registrar *outbox.Registrar
 }
 
 // New checks c and d; it does no I/O and starts nothing.
@@ -68,7 +70,7 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mailer: register metrics: %w", err)
 	}
-	registrar := newRegistrar(d.Broker, d.Log)
+	registrar := outbox.NewRegistrar(d.Broker, events.StreamOrders, Name, d.Log)
 	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber(registrar))
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
@@ -101,7 +103,7 @@ func (s *Service) Run(ctx context.Context) error {
 	// The helpers outlive the drain: its last groups are marked as accepted.
 	helping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var helpers sync.WaitGroup
-	helpers.Go(func() { s.registrar.run(helping) })
+	helpers.Go(func() { s.registrar.Run(helping) })
 	helpers.Go(func() { s.sweeper.Run(helping) })
 	helpers.Go(func() { s.accepter.Run(helping) })
 	err := s.consumer.Run(ctx)

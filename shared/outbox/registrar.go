@@ -1,4 +1,4 @@
-package mailersvc
+package outbox
 
 import (
 	"context"
@@ -7,29 +7,29 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/broker"
-	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
-	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
 // registerLine is the time between two log lines while the store does not answer.
 const registerLine = 30 * time.Second
 
-// registrar tells the store through which durable this service reads, so that the
+// Registrar tells the store through which durable a consumer reads, so that the
 // stream keeps what it has not acknowledged. It goes on trying while the store is
-// down, and events are consumed meanwhile: the stream keeps the last days anyway.
-type registrar struct {
-	conn *broker.Conn
-	log  *slog.Logger
-	next chan string // capacity 1: the durable to register, the latest only
+// down; events are consumed meanwhile, and the stream keeps the last days anyway.
+type Registrar struct {
+	conn         *broker.Conn
+	stream, name string
+	log          *slog.Logger
+	next         chan string // capacity 1: the durable to register, the latest only
 }
 
-func newRegistrar(conn *broker.Conn, log *slog.Logger) *registrar {
-	return &registrar{conn, log, make(chan string, 1)}
+// NewRegistrar returns the registrar of the consumer called name.
+func NewRegistrar(conn *broker.Conn, stream, name string, log *slog.Logger) *Registrar {
+	return &Registrar{conn, stream, name, log, make(chan string, 1)}
 }
 
-// announce takes the name of a durable. It never blocks.
-func (r *registrar) announce(_ context.Context, durable string) {
+// Announce takes the name of a durable; it is a broker.SubscriberConfig.OnDurable. It never blocks.
+func (r *Registrar) Announce(_ context.Context, durable string) {
 	for {
 		select {
 		case r.next <- durable:
@@ -43,8 +43,8 @@ func (r *registrar) announce(_ context.Context, durable string) {
 	}
 }
 
-// run registers what is announced, until ctx ends.
-func (r *registrar) run(ctx context.Context) {
+// Run registers what is announced, until ctx ends.
+func (r *Registrar) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -55,13 +55,13 @@ func (r *registrar) run(ctx context.Context) {
 	}
 }
 
-func (r *registrar) register(ctx context.Context, durable string) {
+func (r *Registrar) register(ctx context.Context, durable string) {
 	attempts, cancel := context.WithTimeout(ctx, registerLine)
 	defer cancel()
-	err := outbox.Register(attempts, r.conn, events.StreamOrders, Name, durable)
+	err := Register(attempts, r.conn, r.stream, r.name, durable)
 	switch {
 	case err == nil || ctx.Err() != nil:
-	case errors.Is(err, outbox.ErrRegistration):
+	case errors.Is(err, ErrRegistration):
 		r.log.ErrorContext(ctx, "store refuses to register the consumer", logs.Consumer, durable, logs.Error, err)
 	default:
 		r.log.WarnContext(ctx, "consumer is not registered with the store yet", logs.Consumer, durable, logs.Error, err)
