@@ -155,6 +155,9 @@ func (b *bundle) stream() []got {
 	for seq := state.FirstSeq; seq <= state.LastSeq; seq++ {
 		m, err := s.GetMsg(ctx, seq)
 		require.NoError(b.t, err)
+		if m.Subject != events.TopicOrders {
+			continue
+		}
 		words := strings.SplitN(string(m.Data), " ", 4)
 		version, err := strconv.ParseInt(words[2], 10, 64)
 		require.NoError(b.t, err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -127,6 +128,101 @@ func restore(t *testing.T, p *brokertest.Process, copied string) {
 	p.Wipe()
 	require.NoError(t, os.CopyFS(p.Dir, os.DirFS(copied)))
 	p.Start()
+}
+
+// Others make up for the lost sequences before the relay looks.
+func TestALostTailIsFoundBehindTheMessagesOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, others := range []int{3, 500} { // fewer and more than were lost
+		t.Run(fmt.Sprint(others), func(t *testing.T) {
+			t.Parallel()
+			eachProcess(t, func(t *testing.T, b *bundle, p *brokertest.Process) {
+				copied := t.TempDir()
+				first, lost := history("order", 1, 7), history("order", 8, 90)
+				r := b.relay(options{})
+				b.commit(first...)
+				b.drained()
+				p.Stop()
+				require.NoError(t, os.CopyFS(copied, os.DirFS(p.Dir)))
+				p.Start()
+				for i := 0; i < len(lost); i += 83 {
+					b.commit(lost[i:min(i+83, len(lost))]...)
+					b.drained()
+				}
+				require.NoError(t, r.stop())
+				restore(t, p, copied)
+				b.eventually(b.conn.NATS.IsConnected, "not connected again")
+				for range others {
+					_, err := b.conn.JS.Publish(t.Context(), "orders.route.mailer", []byte("x"))
+					require.NoError(t, err)
+				}
+				b.relay(options{})
+				b.refilled(1)
+				require.Equal(t, ids(append(first, lost...)), eventIDs(b.stream()))
+				require.EqualValues(t, 2, b.number(`SELECT generation FROM relay_state`))
+				b.logCovers(b.stream())
+			})
+		})
+	}
+}
+
+func TestRowsPublishedBeforeTheLossIsNoticedHideNothing(t *testing.T) {
+	t.Parallel()
+	eachProcess(t, func(t *testing.T, b *bundle, p *brokertest.Process) {
+		copied := t.TempDir()
+		first, lost, fresh := history("order", 1, 5), history("other", 1, 5), orders(30)
+		var armed atomic.Bool
+		r := b.relay(options{hook: func(step string) {
+			if step == "relay.read" && armed.CompareAndSwap(true, false) {
+				restore(t, p, copied)
+				b.eventually(b.conn.NATS.IsConnected, "not connected again")
+			}
+		}})
+		b.commit(first...)
+		b.drained()
+		p.Stop()
+		require.NoError(t, os.CopyFS(copied, os.DirFS(p.Dir)))
+		p.Start()
+		b.commit(lost...)
+		b.drained()
+		armed.Store(true)
+		b.commit(fresh...) // published to the older copy, over the lost sequences and beyond
+		r.Wake()
+		b.refilled(1)
+		b.drained()
+		require.Len(t, inEffect(t, b.stream()), len(first)+len(lost)+len(fresh))
+		b.logCovers(b.stream())
+	})
+}
+
+func TestAListingThatIsKilledGoesOn(t *testing.T) {
+	t.Parallel()
+	eachProcess(t, func(t *testing.T, b *bundle, p *brokertest.Process) {
+		copied := t.TempDir()
+		first, lost := history("order", 1, 5), history("order", 6, 20)
+		r := b.relay(options{})
+		b.commit(first...)
+		b.drained()
+		p.Stop()
+		require.NoError(t, os.CopyFS(copied, os.DirFS(p.Dir)))
+		p.Start()
+		b.commit(lost...)
+		b.drained()
+		require.NoError(t, r.stop())
+		restore(t, p, copied)
+		b.eventually(b.conn.NATS.IsConnected, "not connected again")
+		next := b.relay(options{hook: once("refill.listed", func() {
+			b.usurp()
+			for range 50 { // meanwhile the last sequence looks well again
+				_, err := b.conn.JS.Publish(t.Context(), "orders.route.mailer", []byte("x"))
+				require.NoError(t, err)
+			}
+		})})
+		b.refilled(1)
+		require.EqualValues(t, 1, next.metric(t, "relay_conflicts_total"))
+		require.Equal(t, ids(append(first, lost...)), eventIDs(b.stream()))
+		b.logCovers(b.stream())
+	})
 }
 
 func TestACopyThatEndsInsideARunOfTheLog(t *testing.T) {
