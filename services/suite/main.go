@@ -5,8 +5,6 @@ package main
 import (
 	"os"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/pillarbox/pillarbox/services/internal/boot"
 	"github.com/pillarbox/pillarbox/services/suite/all"
 )
@@ -18,17 +16,12 @@ type commands struct {
 
 func main() {
 	var cli commands
-	parser, err := kong.New(&cli,
-		kong.Name("suite"),
-		kong.Description("Pillarbox: an order in, exactly one e-mail, one audit record and one credit out. Settings are flags or environment variables."),
-		kong.UsageOnError(),
-	)
+	parsed, err := boot.CommandLine{
+		Program:     "suite",
+		Description: "Pillarbox: an order in, exactly one e-mail, one audit record and one credit out. Settings are flags or environment variables.",
+		Services:    all.Names(),
+	}.Parse(&cli, os.Args[1:])
 	if err != nil {
-		boot.Exit("suite", err)
-	}
-	parsed, err := parser.Parse(os.Args[1:])
-	parser.FatalIfErrorf(err)
-	if err := boot.CheckEnv(os.Environ(), all.Names(), boot.KnownEnv(parser.Model), nil); err != nil {
 		boot.Exit("suite", err)
 	}
 	boot.Exit("suite", parsed.Run())

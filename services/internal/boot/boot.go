@@ -10,7 +10,6 @@ package boot
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -86,7 +85,7 @@ func Migrate(ctx context.Context, url string, files fs.FS, o database.Options, l
 		}
 		if time.Since(lastLine) >= waitLine {
 			lastLine = time.Now()
-			log.WarnContext(ctx, "waiting for the database", logs.Error, err)
+			log.WarnContext(ctx, "waiting for the database", logs.Error, oneLine(err))
 		}
 		return struct{}{}, err
 	}
@@ -105,9 +104,9 @@ func Migrate(ctx context.Context, url string, files fs.FS, o database.Options, l
 // Exit ends the process: status 0 for nil or an asked-for stop, else 1 with one
 // line on standard error.
 func Exit(program string, err error) {
-	if err == nil || errors.Is(err, context.Canceled) {
+	if onlyCanceled(err) {
 		os.Exit(0)
 	}
-	fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
+	fmt.Fprintf(os.Stderr, "%s: %s\n", program, oneLine(err))
 	os.Exit(1)
 }

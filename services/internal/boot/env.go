@@ -2,6 +2,7 @@ package boot
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -9,15 +10,21 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// fileSuffix marks an environment variable that names a file with the value, as
-// container platforms hand out secrets.
-const fileSuffix = "_FILE"
+const (
+	envPrefix = "PILLARBOX_"
+	// fileSuffix marks an environment variable that names a file with the value,
+	// as container platforms hand out secrets.
+	fileSuffix = "_FILE"
+	// maxSecret bounds such a file in bytes.
+	maxSecret = 64 << 10
+	// sharedDistance is how many letters a name may differ from a setting that no
+	// service's name begins and still be taken for a slip: other programs may well
+	// have names that begin with PILLARBOX_.
+	sharedDistance = 2
+)
 
-// maxSecret bounds such a file in bytes.
-const maxSecret = 64 << 10
-
-// ReadSecretFiles sets each NAME in secrets from the file that NAME_FILE names.
-// Both set is an error, since only one can be meant.
+// ReadSecretFiles sets each NAME in secrets from the file that NAME_FILE names,
+// without line ends at its end. Both set is an error, since only one can be meant.
 func ReadSecretFiles(secrets ...string) error {
 	for _, name := range secrets {
 		path, ok := os.LookupEnv(name + fileSuffix)
@@ -27,22 +34,32 @@ func ReadSecretFiles(secrets ...string) error {
 		if _, both := os.LookupEnv(name); both {
 			return fmt.Errorf("%s and %s%s are both set", name, name, fileSuffix)
 		}
-		info, err := os.Stat(path)
+		value, err := readSecret(path)
+		if err == nil {
+			err = os.Setenv(name, value)
+		}
 		if err != nil {
-			return fmt.Errorf("%s%s: %w", name, fileSuffix, err)
-		}
-		if info.Size() > maxSecret {
-			return fmt.Errorf("%s%s: %s is larger than %d bytes", name, fileSuffix, path, maxSecret)
-		}
-		value, err := os.ReadFile(path)
-		if err != nil {
-			return fmt.Errorf("%s%s: %w", name, fileSuffix, err)
-		}
-		if err := os.Setenv(name, strings.TrimRight(string(value), "\r\n")); err != nil {
 			return fmt.Errorf("%s%s: %w", name, fileSuffix, err)
 		}
 	}
 	return nil
+}
+
+func readSecret(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	// Not by its size: a pipe has none.
+	value, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err != nil {
+		return "", err
+	}
+	if len(value) > maxSecret {
+		return "", fmt.Errorf("%s is larger than %d bytes", path, maxSecret)
+	}
+	return strings.TrimRight(string(value), "\r\n"), nil
 }
 
 // KnownEnv returns every environment name that the model reads.
@@ -59,24 +76,30 @@ func KnownEnv(model *kong.Application) []string {
 }
 
 // CheckEnv refuses names in environ that begin with PILLARBOX_<service>_ for
-// one of the services and are not known: a misspelt setting must not be
-// silently without effect. secrets may also appear with _FILE.
+// one of the services and are not known, and names that are almost a known one:
+// a misspelt setting must not be silently without effect. secrets may also
+// appear with _FILE.
 func CheckEnv(environ, services, known, secrets []string) error {
+	known = slices.Clone(known)
 	for _, name := range secrets {
 		known = append(known, name+fileSuffix)
 	}
 	var problems []string
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, envPrefix) || slices.Contains(known, name) {
+			continue
+		}
+		near, distance := nearest(name, known)
 		ours := slices.ContainsFunc(services, func(service string) bool {
-			return strings.HasPrefix(name, "PILLARBOX_"+strings.ToUpper(service)+"_")
+			return strings.HasPrefix(name, envPrefix+strings.ToUpper(service)+"_")
 		})
-		if !ours || slices.Contains(known, name) {
+		if !ours && distance > sharedDistance {
 			continue
 		}
 		problem := name + " is not a setting"
-		if near := nearest(name, known); near != "" {
-			problem += "; did you mean " + near + "?"
+		if distance <= (len(name)-len(envPrefix))/3 {
+			problem += ", did you mean " + near + "?"
 		}
 		problems = append(problems, problem)
 	}
@@ -88,14 +111,14 @@ func CheckEnv(environ, services, known, secrets []string) error {
 }
 
 // nearest returns the known name with the smallest edit distance.
-func nearest(name string, known []string) string {
-	best, distance := "", len(name)
+func nearest(name string, known []string) (best string, distance int) {
+	distance = len(name)
 	for _, k := range known {
 		if d := editDistance(name, k); d < distance {
 			best, distance = k, d
 		}
 	}
-	return best
+	return best, distance
 }
 
 // editDistance is the Levenshtein distance of two ASCII names.

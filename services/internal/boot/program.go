@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,17 +43,17 @@ type Settings interface {
 // Connection are the settings that only a separate process has; the suite knows
 // them by itself.
 type Connection struct {
-	DatabaseURL string `name:"database-url" env:"${ENV}_DATABASE_URL,PILLARBOX_DATABASE_URL" required:"" placeholder:"URL" help:"PostgreSQL, postgres://user:password@host:port/name. Secret: also as …_FILE."`
-	MigrateURL  string `name:"migrate-url" env:"${ENV}_MIGRATE_URL" placeholder:"URL" help:"PostgreSQL under the role that may change the schema. Default: the database URL. Secret: also as …_FILE."`
-	NATSURL     string `name:"nats-url" env:"${ENV}_NATS_URL,PILLARBOX_NATS_URL" default:"nats://127.0.0.1:4222" help:"NATS servers, nats://user:password@host:port, several separated by commas. Secret: also as …_FILE."`
-	DBConns     int    `name:"database-connections" env:"${ENV}_DATABASE_CONNECTIONS" default:"8" help:"Most open database connections of this process."`
-	Admin       string `name:"admin" env:"${ENV}_ADMIN" default:"${admin}" help:"Listen address of /live, /ready and /metrics."`
+	DatabaseURL string `name:"database-url" env:"${ENV}_DATABASE_URL,PILLARBOX_DATABASE_URL" placeholder:"URL" help:"PostgreSQL, as postgres://user:password@host:port/name. Required. …_FILE names a file with it."`
+	MigrateURL  string `name:"migrate-url" env:"${ENV}_MIGRATE_URL" placeholder:"URL" help:"The same database under the role that may change the schema (default: the database URL). …_FILE names a file with it."`
+	NATSURL     string `name:"nats-url" env:"${ENV}_NATS_URL,PILLARBOX_NATS_URL" default:"nats://127.0.0.1:4222" help:"NATS servers, as nats://user:password@host:port, several separated by commas. …_FILE names a file with it."`
+	DBConns     int    `name:"database-connections" env:"${ENV}_DATABASE_CONNECTIONS" default:"8" help:"Most open database connections of this process (2 to 1000)."`
+	Admin       string `name:"admin" env:"${ENV}_ADMIN" default:"${admin}" help:"Listen address of /live, /ready and /metrics, host:port."`
 	Logging     `embed:""`
 }
 
 // API is the listen address of a service that has one.
 type API struct {
-	HTTP string `name:"http" env:"${ENV}_HTTP" default:"${http}" help:"Listen address of the HTTP API."`
+	HTTP string `name:"http" env:"${ENV}_HTTP" default:"${http}" help:"Listen address of the HTTP API, host:port."`
 }
 
 // command is what the program's command line holds.
@@ -63,44 +68,85 @@ type command[C Settings] struct {
 	} `cmd:"" help:"Exit with 0 when the running service is ready, else with 1."`
 }
 
-// Main runs the program and never returns. extra are more subcommands: pairs of
-// a name and a kong command with a Run() error method.
+// Main runs the program and never returns. extra are more subcommands: kong
+// commands with a Run() error method.
 func Main[C Settings](p Program[C], extra ...kong.Option) {
 	var cli command[C]
-	prefix := "PILLARBOX_" + strings.ToUpper(p.Name)
-	secrets := []string{
-		prefix + "_DATABASE_URL", "PILLARBOX_DATABASE_URL", prefix + "_MIGRATE_URL", prefix + "_NATS_URL", "PILLARBOX_NATS_URL",
-	}
-	if err := ReadSecretFiles(secrets...); err != nil {
-		Exit(p.Name, err)
+	env := p.envPrefix()
+	line := CommandLine{
+		Program:     p.Name,
+		Description: "The " + p.Name + " service of Pillarbox. Settings are flags or environment variables.",
+		Services:    []string{p.Name},
+		Secrets: []string{
+			env + "_DATABASE_URL", "PILLARBOX_DATABASE_URL", env + "_MIGRATE_URL", env + "_NATS_URL", "PILLARBOX_NATS_URL",
+		},
 	}
 	options := append([]kong.Option{
-		kong.Name(p.Name),
-		kong.Description("The " + p.Name + " service of Pillarbox. Settings are flags or environment variables."),
-		kong.Vars{"ENV": prefix, "http": p.HTTP, "admin": p.Admin},
-		kong.UsageOnError(),
+		kong.Vars{"ENV": env, "http": p.HTTP, "admin": p.Admin},
 		kong.PostBuild(func(k *kong.Kong) error { return hideAPI(k, p.HTTP == "") }),
 	}, extra...)
-	parser, err := kong.New(&cli, options...)
+	parsed, err := line.Parse(&cli, os.Args[1:], options...)
 	if err != nil {
 		Exit(p.Name, err)
 	}
-	parsed, err := parser.Parse(os.Args[1:])
-	parser.FatalIfErrorf(err)
 	switch parsed.Command() {
 	case "run":
-		if err := CheckEnv(os.Environ(), []string{p.Name}, KnownEnv(parser.Model), secrets); err != nil {
-			Exit(p.Name, err)
+		err = errors.Join(p.check(cli.Run.Connection, cli.Run.HTTP), cli.Run.Settings.Validate())
+		if err == nil {
+			err = p.run(SignalContext(), cli.Run.Connection, cli.Run.HTTP, cli.Run.Settings)
 		}
-		if err := cli.Run.Settings.Validate(); err != nil {
-			Exit(p.Name, err)
-		}
-		Exit(p.Name, p.run(SignalContext(), cli.Run.Connection, cli.Run.HTTP, cli.Run.Settings))
+		Exit(p.Name, err)
 	case "health":
 		Exit(p.Name, health(cli.Health.Admin))
 	default:
 		Exit(p.Name, parsed.Run())
 	}
+}
+
+func (p Program[C]) envPrefix() string { return envPrefix + strings.ToUpper(p.Name) }
+
+// check finds what is wrong with the connection settings before anything waits
+// for a server: a process that waits for ever for "postgers://" helps nobody.
+// Addresses with passwords stay out of the messages.
+func (p Program[C]) check(c Connection, apiAddr string) error {
+	env := p.envPrefix()
+	var errs []error
+	check := func(ok bool, name, problem string) {
+		if !ok {
+			errs = append(errs, errors.New(name+" "+problem))
+		}
+	}
+	isPostgres := func(address string) bool {
+		return strings.HasPrefix(address, "postgres://") || strings.HasPrefix(address, "postgresql://")
+	}
+	check(isPostgres(c.DatabaseURL), env+"_DATABASE_URL or PILLARBOX_DATABASE_URL", "must be set to postgres://user:password@host:port/name")
+	check(c.MigrateURL == "" || isPostgres(c.MigrateURL), env+"_MIGRATE_URL", "must be postgres://user:password@host:port/name")
+	check(isNATS(c.NATSURL), env+"_NATS_URL or PILLARBOX_NATS_URL", "must be nats://user:password@host:port, or several of these separated by commas")
+	check(c.DBConns >= 2 && c.DBConns <= 1000, env+"_DATABASE_CONNECTIONS", "must be 2 to 1000")
+	check(isAddress(c.Admin), env+"_ADMIN", "must be host:port")
+	check(p.HTTP == "" || isAddress(apiAddr), env+"_HTTP", "must be host:port")
+	return errors.Join(errs...)
+}
+
+// isNATS reports whether the client will take servers; its own complaint would
+// quote them.
+func isNATS(servers string) bool {
+	for server := range strings.SplitSeq(servers, ",") {
+		u, err := url.Parse(strings.TrimSpace(server))
+		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			return false
+		}
+	}
+	return true
+}
+
+func isAddress(hostPort string) bool {
+	_, port, err := net.SplitHostPort(hostPort)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 // hideAPI takes the listen address out of the settings of a service without an
@@ -126,12 +172,21 @@ func (p Program[C]) run(ctx context.Context, c Connection, apiAddr string, setti
 	work := func(ctx context.Context) error {
 		return p.work(ctx, c, apiAddr, settings, checks, Deps{Log: log, Registry: Registerer(registry, p.Name)})
 	}
-	return RunStages(ctx, Stage{p.Name, work}, Stage{"admin port", adminPort.Run})
+	return RunStages(ctx, Stage{"run", work}, Stage{"admin port", adminPort.Run})
 }
 
-// work connects, builds the service and runs it with its API.
+// work connects, builds the service and runs it with its API. Addresses that
+// can never work are found before the wait for the database.
 func (p Program[C]) work(ctx context.Context, c Connection, apiAddr string, settings C, checks *admin.Checks, d Deps) (err error) {
 	options := database.Options{Schema: p.Name, MaxConns: c.DBConns}
+	if d.Broker, err = broker.Connect(broker.Config{URL: c.NATSURL, Name: "pillarbox-" + p.Name}, d.Log); err != nil {
+		return err
+	}
+	defer d.Broker.Close()
+	if d.DB, err = database.Open(c.DatabaseURL, options); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.DB.Close()) }()
 	migrateURL := c.MigrateURL
 	if migrateURL == "" {
 		migrateURL = c.DatabaseURL
@@ -139,14 +194,6 @@ func (p Program[C]) work(ctx context.Context, c Connection, apiAddr string, sett
 	if err := Migrate(ctx, migrateURL, p.Migrations, options, d.Log); err != nil {
 		return err
 	}
-	if d.DB, err = database.Open(c.DatabaseURL, options); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.DB.Close()) }()
-	if d.Broker, err = broker.Connect(broker.Config{URL: c.NATSURL, Name: "pillarbox-" + p.Name}, d.Log); err != nil {
-		return err
-	}
-	defer d.Broker.Close()
 
 	service, err := p.New(settings, d)
 	if err != nil {
@@ -173,8 +220,14 @@ func logStopped(ctx context.Context, log *slog.Logger) {
 
 // health asks a running service for its readiness.
 func health(adminAddr string) error {
-	if host, port, ok := strings.Cut(adminAddr, ":"); ok && (host == "" || host == "0.0.0.0") {
-		adminAddr = "127.0.0.1:" + port
+	// A service that listens on every address is asked on the loopback.
+	switch host, port, err := net.SplitHostPort(adminAddr); {
+	case err != nil:
+		return fmt.Errorf("admin address: %w", err)
+	case host == "" || host == "0.0.0.0":
+		adminAddr = net.JoinHostPort("127.0.0.1", port)
+	case host == "::":
+		adminAddr = net.JoinHostPort("::1", port)
 	}
 	client := http.Client{Timeout: 3 * time.Second}
 	answer, err := client.Get("http://" + adminAddr + "/ready")
@@ -182,8 +235,12 @@ func health(adminAddr string) error {
 		return err
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("not ready: %s", answer.Status)
+	if answer.StatusCode == http.StatusOK {
+		return nil
 	}
-	return nil
+	why, err := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
+	if err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	return fmt.Errorf("%s: %s", answer.Status, why)
 }

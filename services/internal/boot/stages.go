@@ -48,7 +48,7 @@ func RunStages(ctx context.Context, stages ...Stage) error {
 	for _, r := range all {
 		r.cancel()
 		<-r.done
-		if r.err != nil && !errors.Is(r.err, context.Canceled) {
+		if !onlyCanceled(r.err) {
 			errs = append(errs, fmt.Errorf("%s: %w", r.Name, r.err))
 		}
 	}
@@ -56,4 +56,21 @@ func RunStages(ctx context.Context, stages ...Stage) error {
 		return early
 	}
 	return errors.Join(errs...)
+}
+
+// onlyCanceled reports that err is nil or says nothing but that a context ended,
+// which is what a stop looks like. Joined with something else, that counts.
+func onlyCanceled(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			if !onlyCanceled(e) {
+				return false
+			}
+		}
+		return true
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return onlyCanceled(inner)
+	}
+	return err == nil || errors.Is(err, context.Canceled)
 }
