@@ -44,10 +44,27 @@ func crashSeed(t *testing.T) uint64 {
 // fact has its effects, in version order, and nothing else is there.
 func underLoad(t *testing.T, line e2e.Line, seed uint64, do func(ctx context.Context, facts func() int)) {
 	t.Helper()
-	taken := t.TempDir()
-	mails, err := e2e.WatchAppearance(line.Pickup, taken, 3)
+	watchedLoad(t, line, seed, line.Pickup, t.TempDir(), do)
+}
+
+// watchedLoad is underLoad with a folder to watch that is not the pickup folder's
+// path (but the same folder), and one for what is taken away.
+func watchedLoad(t *testing.T, line e2e.Line, seed uint64, folder, taken string, do func(ctx context.Context, facts func() int)) {
+	t.Helper()
+	mails, err := e2e.WatchAppearance(folder, taken, 3)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, mails.Stop()) }()
+	loadInto(t, line, seed, mails, do)
+	all, err := mails.Mails()
+	require.NoError(t, err)
+	require.NoError(t, e2e.InVersionOrder(all))
+	strictlyParsed(t, folder)
+	strictlyParsed(t, taken)
+}
+
+// loadInto is the load and the conservation, with the mails as box sees them.
+func loadInto(t *testing.T, line e2e.Line, seed uint64, box e2e.Mails, do func(ctx context.Context, facts func() int)) {
+	t.Helper()
 	truth := &e2e.Truth{}
 	client := e2e.NewClient(truth, line.Stores...)
 	client.GiveUp = 2 * time.Minute
@@ -62,12 +79,7 @@ func underLoad(t *testing.T, line e2e.Line, seed uint64, do func(ctx context.Con
 	healed := time.Now()
 	stop()
 	require.NoError(t, <-loaded)
-	require.NoError(t, line.WaitConserved(t.Context(), truth, mails, 2*time.Minute))
-	all, err := mails.Mails()
-	require.NoError(t, err)
-	require.NoError(t, e2e.InVersionOrder(all))
-	strictlyParsed(t, line.Pickup)
-	strictlyParsed(t, taken)
+	require.NoError(t, line.WaitConserved(t.Context(), truth, box, 2*time.Minute))
 	t.Logf("%d facts conserved %s after the last fault; %d requests tried again",
 		truth.Count(), time.Since(healed).Round(time.Millisecond), client.Retried.Load())
 }
