@@ -58,6 +58,9 @@ func (s *subscription) ensureDurable(ctx context.Context) (durable, error) {
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return durable{}, fmt.Errorf("look up durable %s: %w", want.Durable, err)
 	}
+	if err == nil {
+		want.PauseUntil = found.CachedInfo().Config.PauseUntil // or a restart would end an operator's pause
+	}
 	consumer, err := c.JS.CreateOrUpdateConsumer(ctx, stream, want)
 	if err != nil {
 		return durable{}, fmt.Errorf("create durable %s: %w", want.Durable, err)
