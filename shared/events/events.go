@@ -35,6 +35,10 @@ const Source = "/pillarbox/store"
 // 1 MB message limit with room for headers.
 const MaxSize = 900_000
 
+// MaxTotal is the largest total of an order in whole units of its currency. The
+// store refuses more, so that every consumer can count on it.
+const MaxTotal = 1_000_000_000_000_000
+
 // Event is one past fact in its envelope.
 type Event struct {
 	// ID is the identity for deduplication: made once, with the event, never

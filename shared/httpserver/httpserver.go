@@ -59,6 +59,7 @@ type Server struct {
 	config   Config
 	listener net.Listener
 	server   *http.Server
+	silent   *silent
 	log      *slog.Logger
 }
 
@@ -70,8 +71,10 @@ func Listen(c Config, h http.Handler, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
+	quiet := &silent{conns: map[net.Conn]struct{}{}}
 	return &Server{
 		config:   c,
+		silent:   quiet,
 		listener: netutil.LimitListener(listener, c.MaxConns),
 		log:      log,
 		server: &http.Server{
@@ -81,6 +84,7 @@ func Listen(c Config, h http.Handler, log *slog.Logger) (*Server, error) {
 			WriteTimeout:      c.WriteTimeout,
 			IdleTimeout:       c.IdleTimeout,
 			MaxHeaderBytes:    c.MaxHeaderBytes,
+			ConnState:         quiet.watch,
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		},
 	}, nil
@@ -98,7 +102,8 @@ func (s *Server) Close() error {
 }
 
 // Run serves until ctx ends, then drains: requests under way finish to the deadline, and what is
-// then still under way is cut off and reported as an error. Call it once.
+// then still under way is cut off with a line in the log: it was the client who was slow, and no answer
+// is out. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- s.server.Serve(s.listener) }()
@@ -110,11 +115,15 @@ func (s *Server) Run(ctx context.Context) error {
 	// The requests' own contexts do not descend from ctx: they end with their answer.
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.DrainTimeout)
 	defer cancel()
+	s.silent.stop()
 	err := s.server.Shutdown(drain)
-	if err != nil {
-		s.log.WarnContext(ctx, "requests cut off at the drain deadline", logs.Address, s.Addr(), logs.Error, err)
-		err = errors.Join(fmt.Errorf("drain HTTP: %w", err), s.server.Close())
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.WarnContext(ctx, "requests cut off at the drain deadline", logs.Address, s.Addr())
+		err = s.server.Close()
 	}
 	<-served
-	return err
+	if err != nil {
+		return fmt.Errorf("drain HTTP: %w", err)
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"strings"
 
 	"github.com/pillarbox/pillarbox/migrations"
 	"github.com/pillarbox/pillarbox/services/audit/auditsvc"
@@ -58,15 +59,23 @@ func (s Settings) Entries() []Entry {
 }
 
 // Handler puts the APIs of the services, by name, on one address: /audit… and
-// /loyalty… are theirs, everything else is the store's.
+// /loyalty… are theirs, everything else is the store's. It is no ServeMux, whose
+// redirects of unclean paths are not problem documents.
 func Handler(services map[string]boot.Service) (http.Handler, error) {
-	mux := http.NewServeMux()
-	for name, pattern := range map[string]string{storesvc.Name: "/", auditsvc.Name: "/audit/", loyaltysvc.Name: "/loyalty/"} {
+	apis := map[string]http.Handler{}
+	for _, name := range []string{storesvc.Name, auditsvc.Name, loyaltysvc.Name} {
 		service, ok := services[name]
 		if !ok {
 			return nil, fmt.Errorf("service %s is missing", name)
 		}
-		mux.Handle(pattern, service.Handler())
+		apis[name] = service.Handler()
 	}
-	return mux, nil
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		api, ok := apis[first]
+		if !ok || first == storesvc.Name {
+			api = apis[storesvc.Name]
+		}
+		api.ServeHTTP(w, r)
+	}), nil
 }

@@ -158,6 +158,23 @@ func TestIdempotentRetry(t *testing.T) {
 	})
 }
 
+// TestLargestOrderGetsAllItsEffects: what the store accepts, every service can
+// handle; one more is refused at the door.
+func TestLargestOrderGetsAllItsEffects(t *testing.T) {
+	eachShape(t, func(t *testing.T, line e2e.Line) {
+		b := begin(t, line)
+		for currency, price := range map[string]string{"JPY": "1000000000", "BHD": "1000000000.000"} {
+			_, err := b.client.Place(b.ctx, e2e.Body("whale-"+strings.ToLower(currency)+"@example.com", currency, 1_000_000, price))
+			require.NoError(t, err)
+		}
+		_, err := b.client.Place(b.ctx, e2e.Body("whale@example.com", "JPY", 1_000_000, "1000000001"))
+		var refused *e2e.Refused
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, 422, refused.Status)
+		b.conserved(t)
+	})
+}
+
 func TestThousandOrdersBySixteenClients(t *testing.T) {
 	eachShape(t, func(t *testing.T, line e2e.Line) {
 		b := begin(t, line)

@@ -19,8 +19,8 @@ import (
 )
 
 // MaxPerOrder bounds what one order can be worth. A thousand such orders of one account
-// still fit its balance; an event that claims more is invalid, and a person looks at it.
-const MaxPerOrder = 1_000_000_000_000_000
+// still fit its balance; the store accepts no order over it, so an event that claims more is invalid.
+const MaxPerOrder = events.MaxTotal
 
 // maxAccount bounds an account's key in bytes: no deliverable address is longer.
 const maxAccount = 320

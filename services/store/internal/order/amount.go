@@ -96,6 +96,17 @@ func (a Amount) plusTimes(n int64, b Amount) (Amount, bool) {
 	return a, true
 }
 
+// exceeds reports whether a is more than a number of whole units.
+func (a Amount) exceeds(units int64) bool {
+	for range a.Decimals {
+		if units > math.MaxInt64/10 {
+			return false
+		}
+		units *= 10
+	}
+	return a.Minor > units
+}
+
 // String is the amount's decimal text.
 func (a Amount) String() string {
 	text := strconv.FormatInt(a.Minor, 10)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pillarbox/pillarbox/services/store/internal/order"
+	"github.com/pillarbox/pillarbox/shared/events"
 )
 
 // anyCurrency draws a code of the library's own list.
@@ -52,7 +53,9 @@ func TestTotalIsExact(t *testing.T) {
 			sum.Add(sum, new(big.Int).Mul(big.NewInt(quantity), big.NewInt(price.Minor)))
 		}
 		p, broken := order.CheckDraft(d)
-		if !sum.IsInt64() {
+		most := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(decimals)), nil)
+		most.Mul(most, big.NewInt(events.MaxTotal))
+		if !sum.IsInt64() || sum.Cmp(most) > 0 {
 			require.Equal(t, []order.Violation{{Pointer: "/items", Detail: "add up to a total that is too large"}}, broken)
 			return
 		}

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pillarbox/pillarbox/shared/events"
 )
 
 // The limits of an order. Characters are Unicode code points.
@@ -136,7 +138,7 @@ func (c *checker) items(drafts []DraftItem, decimals uint8, known bool) ([]Item,
 			total, fits = total.plusTimes(item.Quantity, item.UnitPrice)
 		}
 	}
-	if !fits {
+	if !fits || total.exceeds(events.MaxTotal) {
 		c.add("/items", "add up to a total that is too large")
 	}
 	return items, total
