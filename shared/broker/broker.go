@@ -37,8 +37,10 @@ const (
 
 // Config of Connect.
 type Config struct {
-	URL    string // nats://user:password@host:port, several separated by commas
-	Name   string // connection name, shown by the server
+	URL string // nats://user:password@host:port, several separated by commas
+	// Name is shown by the server, and makes the inboxes' subjects begin with _INBOX.<name>, so that
+	// a server's permissions can keep the answers to one client from the others.
+	Name   string
 	Token  string
 	Server nats.InProcessConnProvider // an embedded server; then URL is ignored
 }
@@ -61,6 +63,9 @@ func Connect(c Config, log *slog.Logger) (*Conn, error) {
 		return nil, errors.New("connect to broker: neither a URL nor a server is given")
 	}
 	options := append(lasting(log), nats.Name(c.Name))
+	if c.Name != "" {
+		options = append(options, nats.CustomInboxPrefix(nats.InboxPrefix+c.Name))
+	}
 	if c.Token != "" {
 		options = append(options, nats.Token(c.Token))
 	}

@@ -138,7 +138,7 @@ func (c *Cluster) Pickup() string { return filepath.Join(c.Config.Dir, "pickup")
 // layOut describes the services' processes.
 func (c *Cluster) layOut() error {
 	c.line.Pickup = c.Pickup()
-	c.line.Publisher = fmt.Sprintf("nats://store:%s@127.0.0.1:%d", password, c.natsPort)
+	c.line.Publisher = c.NATSURL("store")
 	if err := os.MkdirAll(c.Pickup(), 0o755); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (c *Cluster) addReplica(name string, i int) error {
 		Log: filepath.Join(c.Config.Dir, fmt.Sprintf("%s-%d.log", name, i)), Ready: ReadyAt(adminURL),
 		Env: append([]string{
 			prefix + "_DATABASE_URL=" + c.DatabaseURL(name), prefix + "_MIGRATE_URL=" + c.DatabaseURL(name+"_owner"),
-			fmt.Sprintf("%s_NATS_URL=nats://%s:%s@127.0.0.1:%d", prefix, name, password, c.natsPort),
+			prefix + "_NATS_URL=" + c.NATSURL(name),
 			fmt.Sprintf("%s_ADMIN=127.0.0.1:%d", prefix, admin), "PILLARBOX_LOG_LEVEL=debug",
 		}, c.Config.Env...),
 	}
@@ -194,6 +194,11 @@ func (c *Cluster) addReplica(name string, i int) error {
 // DatabaseURL is the database under a role.
 func (c *Cluster) DatabaseURL(role string) string {
 	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%s/%s?sslmode=disable", role, password, c.pgPort, c.database)
+}
+
+// NATSURL is the broker under a user.
+func (c *Cluster) NATSURL(user string) string {
+	return fmt.Sprintf("nats://%s:%s@127.0.0.1:%d", user, password, c.natsPort)
 }
 
 // SQL runs a statement in the services' database as the superuser.
