@@ -12,11 +12,15 @@ import (
 
 // Config of the service. A field that is zero has its default, so that the zero value works.
 type Config struct {
+	Intake           string        `name:"intake" env:"PILLARBOX_STORE_INTAKE" default:"group" help:"How placements become transactions: group (one for all that wait), single (one for each request) or async (answered 202 and kept in memory before they are stored, so that a crash loses up to twice the flush count; an Idempotency-Key is then refused with 400)."`
+	IntakeFlushEvery time.Duration `name:"intake-flush-every" env:"PILLARBOX_STORE_INTAKE_FLUSH_EVERY" default:"50ms" help:"Time after which orders in memory are stored with async intake (1ms to 10s)."`
+	IntakeFlushCount int           `name:"intake-flush-count" env:"PILLARBOX_STORE_INTAKE_FLUSH_COUNT" default:"500" help:"Orders in memory that are stored at once with async intake; at most twice as many are in memory, more are answered 503 (1 to 10000)."`
 	IntakeQueue      int           `name:"intake-queue" env:"PILLARBOX_STORE_INTAKE_QUEUE" default:"1000" help:"Most requests that wait to be stored; more are answered 503 (1 to 100000)."`
 	IntakeGroup      int           `name:"intake-group" env:"PILLARBOX_STORE_INTAKE_GROUP" default:"100" help:"Most requests stored in one transaction (1 to 500)."`
 	IntakeCommitters int           `name:"intake-committers" env:"PILLARBOX_STORE_INTAKE_COMMITTERS" default:"2" help:"Transactions at a time (1 to 16)."`
 	IntakeWait       time.Duration `name:"intake-wait" env:"PILLARBOX_STORE_INTAKE_WAIT" default:"5s" help:"Time a request may wait to be stored before it is answered 503 (100ms to 10s)."`
 	BodyBudget       int64         `name:"body-budget" env:"PILLARBOX_STORE_BODY_BUDGET" default:"67108864" help:"Most bytes of all request bodies in memory at once; more are answered 503 (2097152 to 17179869184)."`
+	BatchBody        int64         `name:"batch-body" env:"PILLARBOX_STORE_BATCH_BODY" default:"8388608" help:"Largest body of a batch of orders in bytes; half of the body budget where that is less (1048576 to 67108864)."`
 	OutboxLimit      int64         `name:"outbox-limit" env:"PILLARBOX_STORE_OUTBOX_LIMIT" default:"1000000" help:"Most events that wait for the broker; above it writes are answered 503 (1 to 100000000)."`
 	OutboxMaxAge     time.Duration `name:"outbox-max-age" env:"PILLARBOX_STORE_OUTBOX_MAX_AGE" default:"5m" help:"Age of the oldest waiting event above which the service is not ready (1s to 24h)."`
 	KeyRetention     time.Duration `name:"key-retention" env:"PILLARBOX_STORE_KEY_RETENTION" default:"48h" help:"Time that answers to idempotency keys are kept (24h to 8760h)."`
@@ -32,11 +36,15 @@ type Config struct {
 func Default() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
+	orElse(&c.Intake, string(intake.ModeGroup))
+	orElse(&c.IntakeFlushEvery, 50*time.Millisecond)
+	orElse(&c.IntakeFlushCount, 500)
 	orElse(&c.IntakeQueue, 1000)
 	orElse(&c.IntakeGroup, 100)
 	orElse(&c.IntakeCommitters, 2)
 	orElse(&c.IntakeWait, 5*time.Second)
 	orElse(&c.BodyBudget, 64<<20)
+	orElse(&c.BatchBody, 8<<20)
 	orElse(&c.OutboxLimit, 1_000_000)
 	orElse(&c.OutboxMaxAge, 5*time.Minute)
 	orElse(&c.KeyRetention, 48*time.Hour)
@@ -66,12 +74,20 @@ func (c Config) Validate() error {
 		}
 	}
 	within := func(d, low, high time.Duration) bool { return d >= low && d <= high }
+	switch intake.Mode(c.Intake) {
+	case intake.ModeGroup, intake.ModeSingle, intake.ModeAsync:
+	default:
+		check(false, "INTAKE", "group, single or async")
+	}
+	check(within(c.IntakeFlushEvery, time.Millisecond, 10*time.Second), "INTAKE_FLUSH_EVERY", "1ms to 10s")
+	check(c.IntakeFlushCount >= 1 && c.IntakeFlushCount <= 10_000, "INTAKE_FLUSH_COUNT", "1 to 10000")
 	check(c.IntakeQueue >= 1 && c.IntakeQueue <= 100_000, "INTAKE_QUEUE", "1 to 100000")
 	check(c.IntakeGroup >= 1 && c.IntakeGroup <= 500, "INTAKE_GROUP", "1 to 500")
 	check(c.IntakeCommitters >= 1 && c.IntakeCommitters <= 16, "INTAKE_COMMITTERS", "1 to 16")
 	// The HTTP server gives an answer 30 s: the wait, a transaction's time-out and retries fit in there.
 	check(within(c.IntakeWait, 100*time.Millisecond, 10*time.Second), "INTAKE_WAIT", "100ms to 10s")
 	check(c.BodyBudget >= 2<<20 && c.BodyBudget <= 16<<30, "BODY_BUDGET", "2097152 to 17179869184")
+	check(c.BatchBody >= 1<<20 && c.BatchBody <= 64<<20, "BATCH_BODY", "1048576 to 67108864")
 	check(c.OutboxLimit >= 1 && c.OutboxLimit <= 100_000_000, "OUTBOX_LIMIT", "1 to 100000000")
 	check(within(c.OutboxMaxAge, time.Second, 24*time.Hour), "OUTBOX_MAX_AGE", "1s to 24h")
 	check(within(c.KeyRetention, 24*time.Hour, 8760*time.Hour), "KEY_RETENTION", "24h to 8760h")
@@ -86,11 +102,16 @@ func (c Config) Validate() error {
 
 func (c Config) intake() intake.Config {
 	return intake.Config{
-		Queue: c.IntakeQueue, Group: c.IntakeGroup, Committers: c.IntakeCommitters, Wait: c.IntakeWait, Drain: c.Drain,
+		Mode: intake.Mode(c.Intake), Queue: c.IntakeQueue, Group: c.IntakeGroup, Committers: c.IntakeCommitters,
+		Wait: c.IntakeWait, Drain: c.Drain, FlushEvery: c.IntakeFlushEvery, FlushCount: c.IntakeFlushCount,
 	}
 }
 
-func (c Config) httpapi() httpapi.Config { return httpapi.Config{BodyBudget: c.BodyBudget} }
+func (c Config) httpapi() httpapi.Config {
+	return httpapi.Config{
+		BodyBudget: c.BodyBudget, BatchBody: c.BatchBody, Async: intake.Mode(c.Intake) == intake.ModeAsync,
+	}
+}
 
 func (c Config) relay(holder string) outbox.Config {
 	return outbox.Config{

@@ -32,12 +32,13 @@ func TestDefaultsOfTheFlagsAreTheDefaults(t *testing.T) {
 func TestValidateListsEveryProblem(t *testing.T) {
 	t.Parallel()
 	err := storesvc.Config{
+		Intake: "x", IntakeFlushEvery: time.Minute, IntakeFlushCount: 10_001, BatchBody: 1,
 		IntakeQueue: -1, IntakeGroup: 501, IntakeCommitters: 17, IntakeWait: time.Hour, BodyBudget: 1, OutboxLimit: -1,
 		OutboxMaxAge: 1, KeyRetention: time.Hour, StreamMaxBytes: 1, StreamReplicas: 2, Horizon: 1, RelayLease: 1,
 		RelayPoll: 1, Drain: 1,
 	}.Validate()
 	for _, name := range []string{
-		"INTAKE_QUEUE", "INTAKE_GROUP", "INTAKE_COMMITTERS", "INTAKE_WAIT", "BODY_BUDGET", "OUTBOX_LIMIT", "OUTBOX_MAX_AGE",
+		"INTAKE", "INTAKE_FLUSH_EVERY", "INTAKE_FLUSH_COUNT", "BATCH_BODY", "INTAKE_QUEUE", "INTAKE_GROUP", "INTAKE_COMMITTERS", "INTAKE_WAIT", "BODY_BUDGET", "OUTBOX_LIMIT", "OUTBOX_MAX_AGE",
 		"KEY_RETENTION", "STREAM_MAX_BYTES", "STREAM_REPLICAS", "HORIZON", "RELAY_LEASE", "RELAY_POLL", "DRAIN",
 	} {
 		require.ErrorContains(t, err, "PILLARBOX_STORE_"+name+" must be")

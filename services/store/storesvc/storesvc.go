@@ -4,7 +4,8 @@
 //
 // A replica that dies has stored every order that it answered 201 for, and their events are relayed by
 // another. Its clients may not have got their answers; repeating with the idempotency key gives
-// them.
+// them. With the setting intake=async orders are answered 202 first, and such a replica loses those that it
+// had not stored yet: at most twice the flush count.
 package storesvc
 
 import (

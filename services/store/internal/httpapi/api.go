@@ -1,10 +1,12 @@
 // Package httpapi is the store's HTTP interface: strict JSON in, orders and problem
 // documents (RFC 9457) out, described by openapi.yaml, which it serves.
 //
-// It promises that a 2xx answer to a write is on disk; that every wrong field is named in one
-// answer; that of requests with one idempotency key at most two are under way in this
-// process; and that no answer holds an SQL text, a path of the machine or a customer's data that
-// the client did not send or ask for. It keeps nothing in memory that a crash could lose.
+// It promises that a 200 or 201 answer to a write is on disk, for a batch what each result says; that
+// every wrong field is named in one answer (of a batch's order, the first of them); that of requests with one
+// idempotency key at most two are under way in this process, those inside batches aside; and that no
+// answer holds an SQL text, a path of the machine or a customer's data that the client did not send or ask for.
+// It keeps nothing in memory that a crash could lose. With Config.Async a placement is answered 202 before it
+// is on disk; package intake says what a crash then loses.
 package httpapi
 
 import (
@@ -24,7 +26,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/httpserver"
 )
 
-// MaxBody is the largest request body in bytes.
+// MaxBody is the largest request body in bytes, and the largest order in a batch.
 const MaxBody = 1 << 20
 
 // readTimeout bounds the queries of one request.
@@ -33,6 +35,8 @@ const readTimeout = 5 * time.Second
 // Writer is what the interface needs of the intake.
 type Writer interface {
 	Place(ctx context.Context, p order.Placement, keyed *intake.Keyed, t intake.Trace, size int) (intake.Answer, error)
+	PlaceAll(ctx context.Context, items []intake.Item, t intake.Trace) []intake.Outcome
+	Accept(p order.Placement, t intake.Trace, size int, release func()) (id string, err error)
 	Revise(ctx context.Context, id string, match func(version int64) bool, r order.Revision, t intake.Trace, size int) (
 		order.Order, error)
 	Cancel(ctx context.Context, id string, match func(version int64) bool, t intake.Trace) (order.Order, error)
@@ -44,6 +48,11 @@ type Config struct {
 	BodyBudget int64
 	// Wait is how long a request waits for one with the same idempotency key. Default 10 s.
 	Wait time.Duration
+	// BatchBody is the largest body of a batch in bytes. Default 8 MiB; at most half the budget, since a body that
+	// could never be read would be refused for ever as if it might be later.
+	BatchBody int64
+	// Async answers placements before they are stored.
+	Async bool
 }
 
 // Deps of the interface.
@@ -56,9 +65,11 @@ type Deps struct {
 
 type api struct {
 	Deps
-	wait   time.Duration
-	budget *budget
-	runs   *runs
+	wait      time.Duration
+	batchBody int64
+	budget    *budget
+	runs      *runs
+	batched   *prometheus.CounterVec
 }
 
 //go:embed openapi.yaml
@@ -75,11 +86,21 @@ func New(c Config, d Deps) (http.Handler, error) {
 	if c.Wait <= 0 {
 		c.Wait = 10 * time.Second
 	}
+	if c.BatchBody <= 0 {
+		c.BatchBody = 8 << 20
+	}
 	measure, err := newMeasure(d.Registry)
 	if err != nil {
 		return nil, err
 	}
-	a := &api{Deps: d, wait: c.Wait, budget: newBudget(c.BodyBudget), runs: newRuns()}
+	batched, err := newBatched(d.Registry)
+	if err != nil {
+		return nil, err
+	}
+	a := &api{
+		Deps: d, wait: c.Wait, batchBody: min(c.BatchBody, c.BodyBudget/2), budget: newBudget(c.BodyBudget), runs: newRuns(),
+		batched: batched,
+	}
 	r := chi.NewRouter()
 	r.Use(httpserver.Middleware(d.Log), measure)
 	r.NotFound(httpserver.NotFound)
@@ -88,7 +109,12 @@ func New(c Config, d Deps) (http.Handler, error) {
 		r.Get(path, h)
 		r.Head(path, h)
 	}
-	r.Post("/orders", a.place)
+	if c.Async {
+		r.Post("/orders", a.accept)
+	} else {
+		r.Post("/orders", a.place)
+	}
+	r.Post("/orders/batch", a.batch)
 	get("/orders", a.list)
 	get("/orders/{id}", a.get)
 	r.Patch("/orders/{id}", a.revise)

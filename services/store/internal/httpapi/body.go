@@ -3,15 +3,23 @@ package httpapi
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/httpserver"
+)
+
+// The content types of bodies.
+const (
+	typeJSON   = "application/json"
+	typeNDJSON = "application/x-ndjson"
 )
 
 // budget bounds the memory that all bodies take together. Clients are charged as their bytes
@@ -37,33 +45,41 @@ func (b *budget) take(n int64) bool {
 func (a *api) readJSON(w http.ResponseWriter, r *http.Request, empty bool) (
 	body []byte, release func(), problem *httpserver.Problem,
 ) {
-	release = func() {}
-	if r.ContentLength > MaxBody {
-		return nil, release, bodyProblem(&http.MaxBytesError{Limit: MaxBody})
-	}
 	if empty && r.ContentLength == 0 { // whatever its type is said to be
-		return nil, release, nil
+		return nil, func() {}, nil
 	}
-	if problem := checkContentType(r.Header); problem != nil {
-		return nil, release, problem
+	_, body, release, problem = a.readBody(w, r, MaxBody, typeJSON)
+	return body, release, problem
+}
+
+// readBody reads a body of at most limit bytes and of one of the types, and says which.
+func (a *api) readBody(w http.ResponseWriter, r *http.Request, limit int64, types ...string) (
+	kind string, body []byte, release func(), problem *httpserver.Problem,
+) {
+	release = func() {}
+	if r.ContentLength > limit {
+		return "", nil, release, bodyProblem(&http.MaxBytesError{Limit: limit})
+	}
+	if kind, problem = checkContentType(r.Header, types); problem != nil {
+		return "", nil, release, problem
 	}
 	var charged int64
 	release = func() { a.budget.left.Add(charged) }
-	limited := http.MaxBytesReader(w, r.Body, MaxBody)
+	limited := http.MaxBytesReader(w, r.Body, limit)
 	var buffer bytes.Buffer
 	for chunk := int64(4 << 10); ; chunk *= 2 {
 		if !a.budget.take(chunk) {
-			return nil, release, &httpserver.Problem{
+			return "", nil, release, &httpserver.Problem{
 				Status: http.StatusServiceUnavailable, Detail: "too many large requests at once", RetryAfter: time.Second,
 			}
 		}
 		charged += chunk
 		_, err := io.CopyN(&buffer, limited, chunk)
 		if errors.Is(err, io.EOF) {
-			return buffer.Bytes(), release, nil
+			return kind, buffer.Bytes(), release, nil
 		}
 		if err != nil {
-			return nil, release, bodyProblem(err)
+			return "", nil, release, bodyProblem(err)
 		}
 	}
 }
@@ -72,28 +88,33 @@ func bodyProblem(err error) *httpserver.Problem {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &httpserver.Problem{
-			Status: http.StatusRequestEntityTooLarge, Detail: "the body is larger than 1 MiB",
-		}
+		return tooLarge(large.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &httpserver.Problem{Status: http.StatusRequestTimeout, Detail: "the body came too slowly"}
 	}
 	return &httpserver.Problem{Status: http.StatusBadRequest, Detail: "the body ends early"}
 }
 
-func checkContentType(h http.Header) *httpserver.Problem {
-	refuse := func(detail string) *httpserver.Problem {
-		return &httpserver.Problem{Status: http.StatusUnsupportedMediaType, Detail: detail}
+func tooLarge(limit int64) *httpserver.Problem {
+	return &httpserver.Problem{
+		Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("it is larger than %d bytes", limit),
+	}
+}
+
+// checkContentType says which of the types the body has.
+func checkContentType(h http.Header, types []string) (kind string, problem *httpserver.Problem) {
+	refuse := func(detail string) (string, *httpserver.Problem) {
+		return "", &httpserver.Problem{Status: http.StatusUnsupportedMediaType, Detail: detail}
 	}
 	if coding := h.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		return refuse("the body must not be compressed")
 	}
 	kind, parameters, err := mime.ParseMediaType(h.Get("Content-Type"))
-	if err != nil || kind != "application/json" || len(h.Values("Content-Type")) > 1 {
-		return refuse("Content-Type must be application/json")
+	if err != nil || !slices.Contains(types, kind) || len(h.Values("Content-Type")) > 1 {
+		return refuse("Content-Type must be " + strings.Join(types, " or "))
 	}
 	if charset, given := parameters["charset"]; given && !strings.EqualFold(charset, "utf-8") {
 		return refuse("the charset must be utf-8")
 	}
-	return nil
+	return kind, nil
 }

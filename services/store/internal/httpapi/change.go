@@ -57,7 +57,7 @@ func (a *api) revise(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	revision, broken := order.CheckRevision(draft, current.Total.Decimals)
-	if p := fieldProblem(wrong, broken); p != nil {
+	if p := fieldProblem(wrong, broken, maxFieldErrors); p != nil {
 		p.Write(w)
 		return
 	}
@@ -93,7 +93,7 @@ func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
 			syntaxProblem(err).Write(w)
 			return
 		}
-		if p := fieldProblem(wrong, nil); p != nil {
+		if p := fieldProblem(wrong, nil, maxFieldErrors); p != nil {
 			p.Write(w)
 			return
 		}

@@ -11,26 +11,35 @@ import (
 	"github.com/pillarbox/pillarbox/shared/httpserver"
 )
 
-// decodeDraft reads the body of POST /orders. What has the wrong shape is listed and left at its zero value.
-func decodeDraft(body []byte) (d order.Draft, wrong []strictjson.FieldError, err error) {
+// decodePlacement reads the body of POST /orders and checks it.
+func decodePlacement(body []byte) (order.Placement, *httpserver.Problem) {
 	v, err := strictjson.Parse(body)
 	if err != nil {
-		return d, nil, err
+		return order.Placement{}, syntaxProblem(err)
 	}
 	var dec strictjson.Decoder
-	dec.Object(v, "", strictjson.Fields{
-		"customer": func(v strictjson.Value, at string) {
-			dec.Object(v, at, strictjson.Fields{
-				"email":  dec.String(&d.Customer.Email),
-				"name":   dec.String(&d.Customer.Name),
-				"locale": dec.String(&d.Customer.Locale),
-			})
-		},
-		"currency":  dec.String(&d.Currency),
-		"items":     items(&dec, &d.Items),
-		"reference": dec.String(&d.Reference),
-	})
-	return d, dec.Errors, nil
+	var d order.Draft
+	draft(&dec, &d)(v, "")
+	placement, broken := order.CheckDraft(d)
+	return placement, fieldProblem(dec.Errors, broken, maxFieldErrors)
+}
+
+// draft reads an order as a client asks for it. What has the wrong shape is listed and left at its zero value.
+func draft(dec *strictjson.Decoder, d *order.Draft) func(v strictjson.Value, at string) {
+	return func(v strictjson.Value, at string) {
+		dec.Object(v, at, strictjson.Fields{
+			"customer": func(v strictjson.Value, at string) {
+				dec.Object(v, at, strictjson.Fields{
+					"email":  dec.String(&d.Customer.Email),
+					"name":   dec.String(&d.Customer.Name),
+					"locale": dec.String(&d.Customer.Locale),
+				})
+			},
+			"currency":  dec.String(&d.Currency),
+			"items":     items(dec, &d.Items),
+			"reference": dec.String(&d.Reference),
+		})
+	}
 }
 
 // decodeRevision reads the body of PATCH /orders/{id}.
@@ -88,8 +97,8 @@ func items(dec *strictjson.Decoder, to *[]order.DraftItem) func(v strictjson.Val
 const maxFieldErrors = 2100
 
 // fieldProblem is the answer to a body with wrong fields, nil when there are none: 400 when
-// any has the wrong shape, else 422.
-func fieldProblem(wrong []strictjson.FieldError, broken []order.Violation) *httpserver.Problem {
+// any has the wrong shape, else 422. It names at most most of them.
+func fieldProblem(wrong []strictjson.FieldError, broken []order.Violation, most int) *httpserver.Problem {
 	p := &httpserver.Problem{Status: http.StatusUnprocessableEntity, Detail: "the order breaks a rule"}
 	if len(wrong) > 0 {
 		p.Status, p.Detail = http.StatusBadRequest, "the body does not have the right shape"
@@ -107,8 +116,8 @@ func fieldProblem(wrong []strictjson.FieldError, broken []order.Violation) *http
 	if len(p.Errors) == 0 {
 		return nil
 	}
-	if more := len(p.Errors) - maxFieldErrors; more > 0 {
-		p.Errors = p.Errors[:maxFieldErrors]
+	if more := len(p.Errors) - most; more > 0 {
+		p.Errors = p.Errors[:most:most]
 		p.Detail += fmt.Sprintf(", and %d more", more)
 	}
 	return p

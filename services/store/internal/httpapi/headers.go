@@ -22,12 +22,15 @@ func idempotencyKey(h http.Header) (string, *httpserver.Problem) {
 	if len(values) == 0 {
 		return "", nil
 	}
-	key := values[0]
-	printable := !strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' })
-	if len(values) > 1 || key == "" || len(key) > maxIdempotencyKey || !printable {
+	if len(values) > 1 || !validKey(values[0]) {
 		return "", badRequest("Idempotency-Key must come once, with 1 to 255 printable ASCII characters")
 	}
-	return key, nil
+	return values[0], nil
+}
+
+func validKey(key string) bool {
+	printable := !strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' })
+	return key != "" && len(key) <= maxIdempotencyKey && printable
 }
 
 // trace is what the events of this request say about it.

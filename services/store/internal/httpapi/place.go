@@ -3,13 +3,10 @@ package httpapi
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"net/http"
 
 	"github.com/pillarbox/pillarbox/services/store/internal/intake"
-	"github.com/pillarbox/pillarbox/services/store/internal/order"
 	"github.com/pillarbox/pillarbox/services/store/internal/orderdb"
-	"github.com/pillarbox/pillarbox/shared/httpserver"
 )
 
 // caller is whom an idempotency key belongs to. Without API keys all clients are one caller.
@@ -28,13 +25,8 @@ func (a *api) place(w http.ResponseWriter, r *http.Request) {
 		p.Write(w)
 		return
 	}
-	draft, wrong, err := decodeDraft(body)
-	if err != nil {
-		syntaxProblem(err).Write(w)
-		return
-	}
-	placement, broken := order.CheckDraft(draft)
-	if p := fieldProblem(wrong, broken); p != nil {
+	placement, p := decodePlacement(body)
+	if p != nil {
 		p.Write(w)
 		return
 	}
@@ -53,24 +45,17 @@ func (a *api) place(w http.ResponseWriter, r *http.Request) {
 		defer leave()
 	}
 	answer, err := a.Writer.Place(r.Context(), placement, keyed, trace(r), len(body))
-	switch {
-	case errors.Is(err, intake.ErrUnknown) && keyed == nil:
-		// A 503 invites a repetition, which could make a second order here.
-		httpserver.Problem{
-			Status: http.StatusInternalServerError,
-			Detail: "the connection to the database broke while the order was stored: it may have been placed or not; " +
-				"look for it before repeating, and send an Idempotency-Key to make repeating safe",
-		}.Write(w)
-	case err != nil:
-		a.fail(w, r, err)
-	default:
-		if answer.Replayed {
-			w.Header().Set("Idempotency-Replayed", "true")
-		}
-		w.Header().Set("Location", "/orders/"+answer.OrderID)
-		w.Header().Set("ETag", etag(1))
-		writeJSON(w, http.StatusCreated, answer.Body)
+	if err != nil {
+		p, listed := placementProblem(err, keyed != nil)
+		a.refuse(w, r, p, listed, err)
+		return
 	}
+	if answer.Replayed {
+		w.Header().Set("Idempotency-Replayed", "true")
+	}
+	w.Header().Set("Location", "/orders/"+answer.OrderID)
+	w.Header().Set("ETag", etag(1))
+	writeJSON(w, http.StatusCreated, answer.Body)
 }
 
 // fingerprint tells whether two requests with one key are the same.

@@ -36,7 +36,7 @@ func problem(err error) (p httpserver.Problem, listed bool) {
 		{intake.ErrStopping, 503, soon, "the service is stopping or starting"},
 		{intake.ErrBacklog, 503, later, "too many events wait for the broker"},
 		{intake.ErrUnavailable, 503, soon, "the database is away"},
-		// Only for requests that are safe to repeat; place answers for the others.
+		// Only for requests that are safe to repeat; placementProblem answers for the others.
 		{intake.ErrUnknown, 503, soon, "the connection to the database broke; repeat the request"},
 	} {
 		if errors.Is(err, known.err) {
@@ -52,9 +52,27 @@ func problem(err error) (p httpserver.Problem, listed bool) {
 	return httpserver.Problem{Status: http.StatusInternalServerError}, false
 }
 
+// placementProblem is problem for an order that was to be placed, with an idempotency key or without.
+func placementProblem(err error, keyed bool) (p httpserver.Problem, listed bool) {
+	if errors.Is(err, intake.ErrUnknown) && !keyed {
+		// A 503 invites a repetition, which could make a second order here.
+		return httpserver.Problem{
+			Status: http.StatusInternalServerError,
+			Detail: "the connection to the database broke while the order was stored: it may have been placed or not; " +
+				"look for it before repeating, and send an idempotency key to make repeating safe",
+		}, true
+	}
+	return problem(err)
+}
+
 // fail answers with what problem says.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p, listed := problem(err)
+	a.refuse(w, r, p, listed, err)
+}
+
+// refuse answers with p. The error behind it is logged when the list does not know it.
+func (a *api) refuse(w http.ResponseWriter, r *http.Request, p httpserver.Problem, listed bool, err error) {
 	if !listed && r.Context().Err() == nil {
 		a.Log.ErrorContext(r.Context(), "request failed", logs.Error, err)
 	}

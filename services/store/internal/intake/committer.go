@@ -16,8 +16,15 @@ const attempts = 3
 
 // commitQueue takes groups until the queue is closed and empty. After work has ended it only refuses.
 func (in *Intake) commitQueue(work context.Context) {
-	for first := range in.queue {
-		group := in.gather(first)
+	var next *request
+	for {
+		if next == nil {
+			if next = <-in.queue; next == nil {
+				return
+			}
+		}
+		var group []*job
+		group, next = in.gather(next)
 		if work.Err() != nil {
 			in.fail(group, ErrStopping)
 			continue
@@ -26,29 +33,28 @@ func (in *Intake) commitQueue(work context.Context) {
 	}
 }
 
-// gather takes what waits behind first, without waiting for more.
-func (in *Intake) gather(first *job) []*job {
-	var group []*job
+// gather takes what waits behind first, without waiting for more. A request that it took from the
+// queue and that no longer fits is the next group's first.
+func (in *Intake) gather(first *request) (group []*job, next *request) {
 	bytes := 0
-	add := func(j *job) {
-		if j.state.CompareAndSwap(waiting, taken) {
-			group = append(group, j)
-			bytes += j.size
+	for r := first; r != nil; {
+		if len(group) > 0 && len(group)+len(r.jobs) > in.config.Group {
+			return group, r
 		}
-	}
-	add(first)
-	for len(group) < in.config.Group && bytes < in.config.GroupBytes {
+		if r.state.CompareAndSwap(waiting, taken) {
+			group = append(group, r.jobs...)
+			bytes += r.size
+		}
+		if in.config.Mode == ModeSingle || len(group) >= in.config.Group || bytes >= in.config.GroupBytes {
+			return group, nil
+		}
 		select {
-		case j, open := <-in.queue:
-			if !open {
-				return group
-			}
-			add(j)
+		case r = <-in.queue:
 		default:
-			return group
+			return group, nil
 		}
 	}
-	return group
+	return group, nil // the queue is closed
 }
 
 // commit writes the group and answers each of its jobs.
@@ -167,8 +173,8 @@ func (in *Intake) answer(group []*job, results []result) {
 }
 
 func (in *Intake) fail(group []*job, err error) {
+	in.metrics.refuse(err, len(group))
 	for _, j := range group {
-		in.metrics.refused.WithLabelValues(reason(err)).Inc()
 		j.finish(result{err: err})
 	}
 }

@@ -1,6 +1,9 @@
 // Package intake writes orders and their events in groups: what waits when a committer
 // is free becomes one database transaction, so that a burst of requests shares the cost
-// of a durable commit and a single request waits for nobody.
+// of a durable commit and a single request waits for nobody. In ModeSingle no request
+// shares a transaction with another one. A batch of orders comes in parts, each of at most
+// a group's size and in one transaction, so that it neither fills the queue nor holds
+// others up for longer than a group does.
 //
 // It promises that an answer without an error is on disk, with its event in the outbox; that
 // an error other than ErrUnknown means that nothing was stored; that one bad request of a
@@ -14,6 +17,18 @@
 //	Do ──► queue (bounded) ──► committer: up to N, one transaction ──► answers
 //	                              │ deadlock, lock time-out, refused data
 //	                              └──► each request again in a transaction of its own
+//
+// Accept (ModeAsync) is the exception to the first promise: it answers before it stores. What
+// it took is kept in memory until FlushCount orders wait or FlushEvery has passed, and at
+// most twice FlushCount are in memory: one half fills while the other is written. A crash loses
+// those and nothing else, so at most 2 × FlushCount orders, and while the database keeps up only
+// what was accepted within the last FlushEvery and the time of a flush. While the database is away they are
+// kept and tried again, and a full memory refuses. At a stop everything is written, to the drain
+// deadline. An order that the database refuses after it was accepted, or that a stop could not
+// write, is logged as an error and counted; it takes no other with it.
+//
+//	Accept ──► memory (≤ 2 × FlushCount) ──► flusher: by time and by count, one transaction per group
+//	                                            │ database away: again     │ refused data: each order alone
 package intake
 
 import (
@@ -22,7 +37,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,8 +65,19 @@ var (
 	ErrVersion = errors.New("order is at another version")
 )
 
+// Mode is how placements become transactions.
+type Mode string
+
+// The modes.
+const (
+	ModeGroup  Mode = "group"  // one transaction for the requests that wait
+	ModeSingle Mode = "single" // one transaction for each request
+	ModeAsync  Mode = "async"  // Accept answers before the transaction; all else as in ModeGroup
+)
+
 // Config of the intake; zero values mean the defaults.
 type Config struct {
+	Mode       Mode          // default ModeGroup
 	Queue      int           // requests that may wait; default 1,000
 	Group      int           // requests in one transaction; default 100
 	GroupBytes int           // their bodies' size, after which a group is closed; default 4 MiB
@@ -61,6 +86,8 @@ type Config struct {
 	Timeout    time.Duration // of one transaction; default 5 s
 	Drain      time.Duration // for what waits at the stop; default 8 s
 	MaxEvent   int           // bytes of an encoded event; default events.MaxSize
+	FlushEvery time.Duration // of accepted orders; default 50 ms
+	FlushCount int           // accepted orders that are flushed at once; at most twice as many are in memory; default 500
 }
 
 // Deps of the intake.
@@ -81,7 +108,8 @@ type Intake struct {
 	config  Config
 	deps    Deps
 	metrics *metrics
-	queue   chan *job
+	queue   chan *request
+	shelf   *shelf
 	// guards stopped and the closing of queue against senders
 	mu      sync.RWMutex
 	stopped bool
@@ -93,19 +121,25 @@ func New(c Config, d Deps) (*Intake, error) {
 		return nil, errors.New("intake: a dependency is missing")
 	}
 	c = c.withDefaults()
-	in := &Intake{config: c, deps: d, queue: make(chan *job, c.Queue)}
+	switch c.Mode {
+	case ModeGroup, ModeSingle, ModeAsync:
+	default:
+		return nil, fmt.Errorf("intake: unknown mode %q", c.Mode)
+	}
+	in := &Intake{config: c, deps: d, queue: make(chan *request, c.Queue), shelf: newShelf(c.FlushCount)}
 	var err error
-	if in.metrics, err = newMetrics(d.Registry, func() float64 { return float64(len(in.queue)) }); err != nil {
+	in.metrics, err = newMetrics(d.Registry, func() float64 { return float64(len(in.queue)) }, in.shelf.size)
+	if err != nil {
 		return nil, fmt.Errorf("intake: %w", err)
 	}
 	return in, nil
 }
 
-// Full reports whether the queue has no room.
-func (in *Intake) Full() bool { return len(in.queue) == cap(in.queue) }
+// Full reports whether there is no room for another request.
+func (in *Intake) Full() bool { return len(in.queue) == cap(in.queue) || in.shelf.full() }
 
-// Run commits what comes until ctx ends. Then it takes nothing more, commits what waits, to
-// the drain deadline, and refuses the rest.
+// Run commits what comes until ctx ends. Then it takes nothing more, commits what waits and what
+// was accepted, to the drain deadline, and refuses the rest.
 func (in *Intake) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -113,9 +147,14 @@ func (in *Intake) Run(ctx context.Context) error {
 	for range in.config.Committers {
 		committers.Go(func() { in.commitQueue(work) })
 	}
+	if in.config.Mode == ModeAsync {
+		in.shelf.open()
+		committers.Go(func() { in.flushShelf(work) })
+	}
 	<-ctx.Done()
 	deadline := time.AfterFunc(in.config.Drain, cancel)
 	defer deadline.Stop()
+	in.shelf.close()
 	in.stop()
 	committers.Wait()
 	return nil
@@ -130,73 +169,49 @@ func (in *Intake) stop() {
 	}
 }
 
-// do hands the job to a committer and waits for its result.
-func (in *Intake) do(ctx context.Context, j *job) (result, error) {
-	if err := in.enqueue(j); err != nil {
-		in.metrics.refused.WithLabelValues(reason(err)).Inc()
+// submit admits the job and sees it through alone.
+func (in *Intake) submit(ctx context.Context, j *job, size int) (result, error) {
+	if err := in.deps.Admit(); err != nil {
+		in.metrics.refuse(err, 1)
 		return result{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, in.config.Wait)
-	defer cancel()
-	select {
-	case <-j.done:
-	case <-ctx.Done():
-		if j.state.CompareAndSwap(waiting, abandoned) {
-			in.metrics.refused.WithLabelValues(reason(ErrBusy)).Inc()
-			return result{}, fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
-		}
-		// A transaction has it. That is short, and only its end tells what became of the job.
-		<-j.done
+	if err := in.do(ctx, newRequest(size, j)); err != nil {
+		return result{}, err
 	}
 	return j.result, j.result.err
 }
 
-func (in *Intake) enqueue(j *job) error {
-	if err := in.deps.Admit(); err != nil {
+// do hands the request to a committer and waits until each of its jobs has a result. An error means that none has.
+func (in *Intake) do(ctx context.Context, r *request) error {
+	if err := in.enqueue(r); err != nil {
+		in.metrics.refuse(err, len(r.jobs))
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, in.config.Wait)
+	defer cancel()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if r.state.CompareAndSwap(waiting, abandoned) {
+			in.metrics.refuse(ErrBusy, len(r.jobs))
+			return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+		}
+		// A transaction has it. That is short, and only its end tells what became of the jobs.
+		<-r.done
+	}
+	return nil
+}
+
+func (in *Intake) enqueue(r *request) error {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 	if in.stopped {
 		return ErrStopping
 	}
 	select {
-	case in.queue <- j:
+	case in.queue <- r:
 		return nil
 	default:
 		return ErrBusy
 	}
-}
-
-// job is one request on its way. The committer that moves state from waiting to taken owns
-// result until it closes done.
-type job struct {
-	placement *order.Placement // a new order, else change
-	change    func(o order.Order, at time.Time) (changed order.Order, differs bool, err error)
-	eventType string
-	orderID   string
-	keyed     *Keyed
-	trace     Trace
-	size      int
-
-	state  atomic.Int32
-	done   chan struct{}
-	result result
-}
-
-const (
-	waiting int32 = iota
-	taken
-	abandoned
-)
-
-type result struct {
-	order  order.Order // of a change
-	answer Answer      // to a placement
-	err    error
-}
-
-func (j *job) finish(r result) {
-	j.result = r
-	close(j.done)
 }

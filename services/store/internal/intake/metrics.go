@@ -10,12 +10,14 @@ type metrics struct {
 	events    *prometheus.CounterVec
 	refused   *prometheus.CounterVec
 	replayed  prometheus.Counter
+	accepted  prometheus.Counter
+	lost      *prometheus.CounterVec
 	redone    prometheus.Counter
 	groupSize prometheus.Histogram
 	commit    prometheus.Histogram
 }
 
-func newMetrics(reg prometheus.Registerer, waiting func() float64) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, waiting, unstored func() float64) (*metrics, error) {
 	m := &metrics{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "events_stored_total", Help: "Events committed with their order, by type.",
@@ -26,6 +28,12 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) (*metrics, er
 		replayed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "idempotency_replayed_total", Help: "Answers given again for a known idempotency key.",
 		}),
+		accepted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "intake_accepted_total", Help: "Orders that were answered 202 before they were stored.",
+		}),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "intake_accepted_lost_total", Help: "Orders that were answered 202 and not stored, by reason (refused, stopped).",
+		}, []string{"reason"}),
 		redone: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "intake_groups_redone_total", Help: "Groups whose requests were done again one by one.",
 		}),
@@ -41,12 +49,20 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) (*metrics, er
 	queue := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "intake_queue_requests", Help: "Requests that wait for a transaction.",
 	}, waiting)
+	memory := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "intake_accepted_orders", Help: "Accepted orders that are only in memory.",
+	}, unstored)
 	var errs []error
-	for _, c := range []prometheus.Collector{m.events, m.refused, m.replayed, m.redone, m.groupSize, m.commit, queue} {
+	for _, c := range []prometheus.Collector{
+		m.events, m.refused, m.replayed, m.accepted, m.lost, m.redone, m.groupSize, m.commit, queue, memory,
+	} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
 }
+
+// refuse counts n orders or changes that were turned away.
+func (m *metrics) refuse(err error, n int) { m.refused.WithLabelValues(reason(err)).Add(float64(n)) }
 
 // reason is the metric label of an error.
 func reason(err error) string {

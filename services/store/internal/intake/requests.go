@@ -34,15 +34,20 @@ type Answer struct {
 // Place stores a new order. size is roughly what the request takes in memory; keyed is nil
 // for a request without an idempotency key.
 func (in *Intake) Place(ctx context.Context, p order.Placement, keyed *Keyed, t Trace, size int) (Answer, error) {
+	j, err := newPlacing(p, keyed, t)
+	if err != nil {
+		return Answer{}, err
+	}
+	r, err := in.submit(ctx, j, size)
+	return r.answer, err
+}
+
+func newPlacing(p order.Placement, keyed *Keyed, t Trace) (*job, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
-		return Answer{}, fmt.Errorf("new order id: %w", err)
+		return nil, fmt.Errorf("new order id: %w", err)
 	}
-	r, err := in.do(ctx, &job{
-		placement: &p, eventType: events.TypePlaced, orderID: id.String(),
-		keyed: keyed, trace: t, size: size, done: make(chan struct{}),
-	})
-	return r.answer, err
+	return &job{placement: &p, eventType: events.TypePlaced, orderID: id.String(), keyed: keyed, trace: t}, nil
 }
 
 // Revise changes an order. match says whether the order's version is one that the change was
@@ -78,8 +83,6 @@ func (in *Intake) change(
 	ctx context.Context, id, eventType string, t Trace, size int,
 	change func(order.Order, time.Time) (order.Order, bool, error),
 ) (order.Order, error) {
-	r, err := in.do(ctx, &job{
-		change: change, eventType: eventType, orderID: id, trace: t, size: size, done: make(chan struct{}),
-	})
+	r, err := in.submit(ctx, &job{change: change, eventType: eventType, orderID: id, trace: t}, size)
 	return r.order, err
 }

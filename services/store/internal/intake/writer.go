@@ -63,8 +63,12 @@ type made struct {
 func (w *writer) place(ctx context.Context) error {
 	var free []made
 	byKey := map[orderdb.Key][]made{}
+	stored, err := w.storedBefore(ctx)
+	if err != nil {
+		return err
+	}
 	for i, j := range w.group {
-		if j.placement == nil {
+		if _, found := stored[j.orderID]; found || j.placement == nil {
 			continue
 		}
 		o := j.placement.Order(j.orderID, w.at)
@@ -87,6 +91,17 @@ func (w *writer) place(ctx context.Context) error {
 		w.keep(m)
 	}
 	return nil
+}
+
+// storedBefore finds those of the jobs in doubt that an earlier transaction did store.
+func (w *writer) storedBefore(ctx context.Context) (map[string]order.Order, error) {
+	var ids []string
+	for _, j := range w.group {
+		if j.doubt {
+			ids = append(ids, j.orderID)
+		}
+	}
+	return orderdb.Lock(ctx, w.tx, ids)
 }
 
 func (w *writer) keep(m made) {

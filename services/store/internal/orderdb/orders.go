@@ -18,8 +18,12 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 )
 
-// ErrNotFound: there is no such order.
-var ErrNotFound = errors.New("no such order")
+var (
+	// ErrNotFound: there is no such order.
+	ErrNotFound = errors.New("no such order")
+	// ErrOvertaken: somebody else has written the order meanwhile.
+	ErrOvertaken = errors.New("another writer was there first")
+)
 
 const orderColumns = `id, version, status, customer_email, customer_name, locale, currency, items, total_minor, ` +
 	`reference, placed_at, updated_at`
@@ -46,7 +50,7 @@ func Now(ctx context.Context, tx *database.Tx) (time.Time, error) {
 
 // Save writes the orders as they are now: new ones are inserted, changed ones replaced. The
 // caller holds the locks of those that exist. An order that is already at its version or
-// beyond is an error, since somebody wrote without the lock.
+// beyond is ErrOvertaken, since somebody wrote without the lock.
 func Save(ctx context.Context, tx *database.Tx, orders []order.Order) error {
 	if len(orders) == 0 {
 		return nil
@@ -73,7 +77,7 @@ func Save(ctx context.Context, tx *database.Tx, orders []order.Order) error {
 	case err != nil:
 		return fmt.Errorf("save orders: %w", err)
 	case n != int64(len(orders)):
-		return fmt.Errorf("save orders: %d of %d written, another writer was there first", n, len(orders))
+		return fmt.Errorf("save orders: %d of %d written: %w", n, len(orders), ErrOvertaken)
 	}
 	return nil
 }

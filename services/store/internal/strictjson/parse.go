@@ -39,7 +39,7 @@ func (k Kind) String() string {
 // Value is one parsed value.
 type Value struct {
 	Kind     Kind
-	Text     string   // of a string, decoded; of a number or boolean, as written
+	Text     string   // of a string, decoded; of any other kind, as written
 	Elements []Value  // of an array
 	Members  []Member // of an object, in order and with duplicates
 }
@@ -54,6 +54,7 @@ type Member struct {
 type SyntaxError struct {
 	Offset int // in bytes
 	Detail string
+	Limit  bool // it may well be JSON, but has more values or depth than is read
 }
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("%s at byte %d", e.Detail, e.Offset) }
@@ -61,7 +62,7 @@ func (e *SyntaxError) Error() string { return fmt.Sprintf("%s at byte %d", e.Det
 // Parse reads one JSON text (RFC 8259). Its errors are *SyntaxError.
 func Parse(text []byte) (Value, error) {
 	if at := invalidUTF8(text); at >= 0 {
-		return Value{}, &SyntaxError{at, "bytes that are not UTF-8"}
+		return Value{}, &SyntaxError{Offset: at, Detail: "bytes that are not UTF-8"}
 	}
 	p := parser{text: string(text)}
 	if len(p.text) >= 3 && p.text[:3] == "\ufeff" {
@@ -99,7 +100,11 @@ type parser struct {
 	values int
 }
 
-func (p *parser) fail(detail string) error { return &SyntaxError{p.at, detail} }
+func (p *parser) fail(detail string) error { return &SyntaxError{Offset: p.at, Detail: detail} }
+
+func (p *parser) beyond(detail string) error {
+	return &SyntaxError{Offset: p.at, Detail: detail, Limit: true}
+}
 
 func (p *parser) space() {
 	for p.at < len(p.text) {
@@ -130,16 +135,14 @@ func (p *parser) take(c byte) bool {
 
 func (p *parser) value(depth int) (Value, error) {
 	if depth > MaxDepth {
-		return Value{}, p.fail("values nested too deeply")
+		return Value{}, p.beyond("values nested too deeply")
 	}
 	if p.values++; p.values > MaxValues {
-		return Value{}, p.fail("too many values")
+		return Value{}, p.beyond("too many values")
 	}
 	switch c := p.next(); {
-	case c == '{':
-		return p.object(depth)
-	case c == '[':
-		return p.array(depth)
+	case c == '{' || c == '[':
+		return p.composite(depth)
 	case c == '"':
 		text, err := p.str()
 		return Value{Kind: String, Text: text}, err
@@ -156,6 +159,18 @@ func (p *parser) value(depth int) (Value, error) {
 		}
 	}
 	return Value{}, p.fail("no JSON value")
+}
+
+// composite reads an array or an object and keeps its text, too.
+func (p *parser) composite(depth int) (v Value, err error) {
+	start := p.at
+	if p.next() == '{' {
+		v, err = p.object(depth)
+	} else {
+		v, err = p.array(depth)
+	}
+	v.Text = p.text[start:p.at]
+	return v, err
 }
 
 func (p *parser) object(depth int) (Value, error) {

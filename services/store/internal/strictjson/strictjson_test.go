@@ -15,14 +15,15 @@ import (
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	v, err := strictjson.Parse([]byte(` {"a\n\u00e4\ud83d\ude00":[null,true,false,-0,1.5e+3,"x"],"":{}} `))
+	const list, text = `[null,true,false,-0,1.5e+3,"x"]`, `{"a\n\u00e4\ud83d\ude00":[null,true,false,-0,1.5e+3,"x"],"":{}}`
+	v, err := strictjson.Parse([]byte(" " + text + " "))
 	require.NoError(t, err)
-	require.Equal(t, strictjson.Value{Kind: strictjson.Object, Members: []strictjson.Member{
-		{Name: "a\nä😀", Value: strictjson.Value{Kind: strictjson.Array, Elements: []strictjson.Value{
+	require.Equal(t, strictjson.Value{Kind: strictjson.Object, Text: text, Members: []strictjson.Member{
+		{Name: "a\nä😀", Value: strictjson.Value{Kind: strictjson.Array, Text: list, Elements: []strictjson.Value{
 			{Kind: strictjson.Null, Text: "null"}, {Kind: strictjson.Bool, Text: "true"}, {Kind: strictjson.Bool, Text: "false"},
 			{Kind: strictjson.Number, Text: "-0"}, {Kind: strictjson.Number, Text: "1.5e+3"}, {Kind: strictjson.String, Text: "x"},
 		}}},
-		{Name: "", Value: strictjson.Value{Kind: strictjson.Object}},
+		{Name: "", Value: strictjson.Value{Kind: strictjson.Object, Text: "{}"}},
 	}}, v)
 }
 
