@@ -206,8 +206,8 @@ func buildServices(ctx context.Context, c Config, connection broker.Config, chec
 
 // waitReady returns when every check passes, or with what hinders it.
 func (s *Suite) waitReady(ctx context.Context, checks *admin.Checks) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
+	late := time.NewTimer(startTimeout)
+	defer late.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -219,7 +219,9 @@ func (s *Suite) waitReady(ctx context.Context, checks *admin.Checks) error {
 		case <-s.done:
 			return errors.New("stopped before it was ready")
 		case <-ctx.Done():
-			return fmt.Errorf("not ready: %v: %w", failing, context.Cause(ctx))
+			return context.Cause(ctx)
+		case <-late.C:
+			return fmt.Errorf("not ready after %s: %v", startTimeout, failing)
 		case <-tick.C:
 		}
 	}
