@@ -23,7 +23,8 @@ type QueueInfo struct {
 	Name     string
 	Subjects []string
 	StreamState
-	MaxBytes  int64 // 0: unlimited
+	Oldest    time.Time // when the first message was stored
+	MaxBytes  int64     // 0: unlimited
 	Replicas  int
 	Consumers []ConsumerInfo // by name
 }
@@ -88,7 +89,7 @@ func (c *Conn) Queue(ctx context.Context, name string) (QueueInfo, error) {
 func queueOf(i *jetstream.StreamInfo) QueueInfo {
 	return QueueInfo{
 		Name: i.Config.Name, Subjects: i.Config.Subjects, StreamState: stateOf(i),
-		MaxBytes: max(i.Config.MaxBytes, 0), Replicas: i.Config.Replicas,
+		Oldest: i.State.FirstTime.UTC(), MaxBytes: max(i.Config.MaxBytes, 0), Replicas: i.Config.Replicas,
 	}
 }
 

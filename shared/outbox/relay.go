@@ -130,7 +130,7 @@ func NewRelay(c Config, db *database.DB, conn *broker.Conn, log *slog.Logger, re
 
 // Run relays until ctx ends, finishes what it has under way and hands the lease over.
 func (r *Relay) Run(ctx context.Context) (err error) {
-	answers, err := r.answerRegistrations(ctx)
+	answers, err := r.answerConsumers(ctx)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func (c *Cluster) startNATS(ctx context.Context) (err error) {
 	c.NATS = &Process{
 		Name: "nats", Path: c.Config.Binaries.path("nats-server"),
 		Args: []string{"-c", filepath.Join(deploy(), "nats.conf"), "-a", "127.0.0.1", "-p", fmt.Sprint(c.natsPort)},
-		Env:  []string{"NATS_STORE_DIR=" + c.NATSStore()},
+		Env:  []string{"NATS_STORE_DIR=" + c.NATSStore(), "NATS_OPERATOR_PASSWORD=" + password},
 		Log:  filepath.Join(c.Config.Dir, "nats.log"), Ready: dialable(c.natsPort),
 	}
 	for _, service := range all.Names() {
