@@ -7,11 +7,13 @@ import (
 
 	"github.com/pillarbox/pillarbox/services/internal/boot"
 	"github.com/pillarbox/pillarbox/services/suite/all"
+	"github.com/pillarbox/pillarbox/services/suite/queue"
 )
 
 // commands is the table of subcommands, one file each.
 type commands struct {
-	Run runCommand `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
+	Run   runCommand     `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
+	Queue queue.Commands `cmd:"" help:"Look at queues and work on them: of a running suite, of its folder, or of any NATS server."`
 }
 
 func main() {
@@ -20,6 +22,7 @@ func main() {
 		Program:     "suite",
 		Description: "Pillarbox: an order in, exactly one e-mail, one audit record and one credit out. Settings are flags or environment variables.",
 		Services:    all.Names(),
+		Secrets:     []string{"PILLARBOX_NATS_URL"},
 	}.Parse(&cli, os.Args[1:])
 	if err != nil {
 		boot.Exit("suite", err)

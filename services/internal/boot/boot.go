@@ -10,6 +10,7 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -102,11 +103,17 @@ func Migrate(ctx context.Context, url string, files fs.FS, o database.Options, l
 }
 
 // Exit ends the process: status 0 for nil or an asked-for stop, else 1 with one
-// line on standard error.
+// line on standard error. An error with a method ExitStatus() int has that one.
 func Exit(program string, err error) {
 	if onlyCanceled(err) {
 		os.Exit(0)
 	}
 	fmt.Fprintf(os.Stderr, "%s: %s\n", program, oneLine(err))
-	os.Exit(1)
+	status := 1
+	// Not kong's ExitCoder: a mistake on the command line would end with its 80.
+	var other interface{ ExitStatus() int }
+	if errors.As(err, &other) {
+		status = other.ExitStatus()
+	}
+	os.Exit(status)
 }

@@ -13,10 +13,13 @@ import (
 // ErrInUse means that another suite runs on the folder.
 var ErrInUse = errors.New("folder is in use")
 
+// lockName is the file whose lock says whose folder it is; it stays for ever.
+const lockName = "suite.lock"
+
 // lockFolder takes the folder for this process. The kernel gives the lock back
 // when the process ends, however it ends; the file stays.
 func lockFolder(dir string) (release func() error, err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "suite.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock folder: %w", err)
 	}

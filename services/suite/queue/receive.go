@@ -1,0 +1,153 @@
+package queue
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pillarbox/pillarbox/shared/broker"
+)
+
+// receiveCommand is "queue receive".
+type receiveCommand struct {
+	topicArgument `embed:""`
+	Consumer      string        `name:"consumer" short:"c" placeholder:"NAME" default:"tool" help:"Consumer as which to receive. tool is made when missing, and begins with the queue's first message."`
+	Count         int           `name:"count" short:"n" default:"1" xor:"many" help:"End after so many messages (1 and more)."`
+	Follow        bool          `name:"follow" short:"f" xor:"many" help:"Go on until stopped, or until --timeout."`
+	Timeout       time.Duration `name:"timeout" short:"t" placeholder:"DURATION" help:"End when no message came for so long, such as 1s or 500ms (default: wait for ever)."`
+	Raw           bool          `name:"raw" help:"Write the messages' bytes and nothing else, on a terminal too."`
+	Yes           bool          `name:"yes" short:"y" help:"Do not ask before taking messages from a consumer that a program reads."`
+}
+
+// Help tells what is written and what the exit status means.
+func (receiveCommand) Help() string {
+	return `A message is acknowledged after it was written. Into a pipe or file its bytes go as they are, with a line end
+behind those that have none; on a terminal, characters that would steer it are escaped.
+
+Exit status: 0 when at least one message came, 1 on an error, when not confirmed or when stopped before a message
+came, 3 when none came before --timeout.`
+}
+
+// timedOut is a wait that ended without a message.
+type timedOut struct{ text string }
+
+func (t timedOut) Error() string { return t.text }
+
+// ExitStatus tells a timeout from an error.
+func (timedOut) ExitStatus() int { return 3 }
+
+// Run receives.
+func (c *receiveCommand) Run(all *Commands) error {
+	if c.Count < 1 {
+		return errors.New("--count must be 1 or more")
+	}
+	if c.Timeout < 0 {
+		return errors.New("--timeout must not be negative")
+	}
+	if c.Raw && all.JSON {
+		return errors.New("--raw and --json are two forms: give one")
+	}
+	return all.run(func(ctx context.Context, w *work) error {
+		w.yes = c.Yes
+		return c.do(ctx, w)
+	})
+}
+
+func (c *receiveCommand) do(ctx context.Context, w *work) error {
+	i, err := c.consumer(ctx, w)
+	if err != nil {
+		return err
+	}
+	if !i.PausedUntil.IsZero() {
+		w.note("consumer %s is paused until %s", printable(i.Group, cell), i.PausedUntil.Format(time.RFC3339))
+	}
+	r := w.NewReceiver(i)
+	defer r.Close()
+	came := 0
+	for ; c.Follow || came < c.Count; came++ {
+		m, err := c.next(ctx, r)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil && c.Follow:
+			return nil // being stopped is how following ends
+		case ctx.Err() != nil:
+			return fmt.Errorf("interrupted after %d messages", came)
+		case errors.Is(err, context.DeadlineExceeded) && came > 0:
+			w.note("%d messages came, then none for %s", came, c.Timeout)
+			return nil
+		case errors.Is(err, context.DeadlineExceeded):
+			return timedOut{fmt.Sprintf("no message came from %s within %s", c.Topic, c.Timeout)}
+		default:
+			return err
+		}
+		if err := c.settle(ctx, w, i, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// consumer finds the consumer to receive as.
+func (c *receiveCommand) consumer(ctx context.Context, w *work) (broker.ConsumerInfo, error) {
+	queue, topics := c.queue()
+	q, err := w.lookUp(ctx, queue)
+	if err != nil {
+		return broker.ConsumerInfo{}, err
+	}
+	i, err := consumerNamed(q, c.Consumer)
+	if err != nil && c.Consumer == DefaultConsumer {
+		return w.EnsureConsumer(ctx, queue, DefaultConsumer, topics)
+	}
+	switch {
+	case err != nil:
+		return i, err
+	case len(topics) > 0 && !slices.Equal(topics, i.Topics):
+		return i, fmt.Errorf("consumer %q takes other topics of the queue than %q: make one with suite queue create", c.Consumer, c.Topic)
+	case !i.Tool:
+		return i, w.confirm(ctx, "Receive as consumer %s of %s: the program that reads it will not get these messages.", i.Group, queue)
+	}
+	return i, nil
+}
+
+func (c *receiveCommand) next(ctx context.Context, r *broker.Receiver) (broker.Received, error) {
+	if c.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+	}
+	return r.Next(ctx)
+}
+
+// settle writes the message and acknowledges it; what could not be written goes back.
+func (c *receiveCommand) settle(ctx context.Context, w *work, i broker.ConsumerInfo, m broker.Received) error {
+	if err := c.write(w, i, m); err != nil {
+		return errors.Join(err, m.Nack())
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), apiTimeout)
+	defer cancel()
+	if err := m.Ack(ctx); err != nil {
+		return fmt.Errorf("the message was printed and will come again: %w", err)
+	}
+	return nil
+}
+
+func (c *receiveCommand) write(w *work, i broker.ConsumerInfo, m broker.Received) error {
+	if w.json {
+		record := recordOf(i.Queue, m.Stored)
+		record.Consumer, record.Deliveries = i.Group, m.Deliveries
+		return w.object(record)
+	}
+	data := m.Data
+	if !c.Raw {
+		if w.Screen {
+			data = []byte(escape(string(data), noLimit, "\n\t"))
+		}
+		if !bytes.HasSuffix(data, []byte("\n")) {
+			data = append(data[:len(data):len(data)], '\n')
+		}
+	}
+	return w.bytes(data)
+}
