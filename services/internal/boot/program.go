@@ -165,7 +165,7 @@ func hideAPI(k *kong.Kong, hide bool) error {
 func (p Program[C]) run(ctx context.Context, c Connection, apiAddr string, settings C) (err error) {
 	log := c.Logger().With(logs.Service, p.Name)
 	checks, registry := &admin.Checks{}, admin.NewRegistry()
-	adminPort, err := httpserver.Listen(httpserver.Config{Addr: c.Admin}, admin.Handler(checks, registry), log)
+	adminPort, err := httpserver.Listen(httpserver.Config{Addr: c.Admin, LingerTimeout: -1}, admin.Handler(checks, registry), log)
 	if err != nil {
 		return fmt.Errorf("admin port: %w", err)
 	}
@@ -209,10 +209,15 @@ func (p Program[C]) work(ctx context.Context, c Connection, apiAddr string, sett
 		d.Log.InfoContext(ctx, "serving", logs.Address, api.Addr())
 	}
 	checks.Set(p.Name, service.Ready)
+	// Who routes by readiness sends nothing new from the moment of the stop.
+	forget := context.AfterFunc(ctx, func() { checks.Set("process", stopping) })
+	defer forget()
 	d.Log.InfoContext(ctx, "started")
 	defer logStopped(ctx, d.Log)
 	return RunStages(ctx, stages...)
 }
+
+func stopping(context.Context) error { return errors.New("stopping") }
 
 func logStopped(ctx context.Context, log *slog.Logger) {
 	log.InfoContext(context.WithoutCancel(ctx), "stopped")
