@@ -164,7 +164,7 @@ func TestPackageNamesMeanSomething(t *testing.T) {
 // has two users, or is one of the parts that DESIGN names for the library.
 func TestSharedPackagesAreShared(t *testing.T) {
 	t.Parallel()
-	named := []string{"shared/outbox", "shared/lease", "shared/admin", "shared/broker/embedded"}
+	named := []string{"shared/outbox", "shared/lease", "shared/admin", "shared/broker/embedded", "shared/coalesce", "shared/dispatch", "shared/pace"}
 	users := map[string]map[string]bool{}
 	all := packages(t)
 	for _, p := range all {

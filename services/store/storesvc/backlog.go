@@ -16,18 +16,21 @@ import (
 
 const (
 	backlogEvery   = time.Second
+	backlogAtLeast = 20 * time.Millisecond // between two counts that a refusal asked for
 	backlogTimeout = 5 * time.Second
 )
 
 // backlog knows roughly how many events wait for the broker. Counting them for each request would
-// cost more than the request: it counts once a second and adds what was admitted since.
+// cost more than the request: it counts once a second, and adds what was admitted since. That guess is
+// too high as soon as the relay has published some, so a refusal asks for another count at once.
 type backlog struct {
 	limit    int64
 	maxAge   time.Duration
 	db       *database.DB
 	log      *slog.Logger
 	last     atomic.Pointer[outbox.Status]
-	admitted atomic.Int64 // since last was read
+	admitted atomic.Int64  // since last was read
+	recount  chan struct{} // capacity 1
 }
 
 // admit refuses an event when too many wait. Before the first count it admits.
@@ -38,6 +41,10 @@ func (b *backlog) admit() error {
 	}
 	if b.admitted.Add(1)+last.Waiting+last.Dead > b.limit {
 		b.admitted.Add(-1)
+		select {
+		case b.recount <- struct{}{}:
+		default:
+		}
 		return intake.ErrBacklog
 	}
 	return nil
@@ -70,7 +77,13 @@ func (b *backlog) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-time.After(backlogAtLeast):
+		}
+		select {
+		case <-ctx.Done():
+			return
 		case <-tick.C:
+		case <-b.recount:
 		}
 	}
 }

@@ -100,6 +100,9 @@ func Start(ctx context.Context, c Config, log *slog.Logger) (*Suite, error) {
 
 // assemble opens everything under the folder and returns the stages to run.
 func assemble(ctx context.Context, c Config, log *slog.Logger, checks *admin.Checks, opened *parts) (*Suite, []boot.Stage, error) {
+	if c.Data == "" {
+		return nil, nil, errors.New("data folder: no name")
+	}
 	dir, err := filepath.Abs(c.Data)
 	if err != nil {
 		return nil, nil, fmt.Errorf("data folder: %w", err)

@@ -104,8 +104,18 @@ func (r *Renderer) render(template string, o events.Order) (parts, error) {
 	return out, nil
 }
 
+// localeFor is the customer's locale where it is one of the language that the
+// letter is written in: a German amount in an English sentence is misread.
+func localeFor(language, locale string) string {
+	own, _, _ := strings.Cut(strings.ReplaceAll(locale, "_", "-"), "-")
+	if !strings.EqualFold(own, language) {
+		return language
+	}
+	return locale
+}
+
 func newView(language string, o events.Order) (view, error) {
-	m := newMoney(o.Currency, o.Customer.Locale)
+	m := newMoney(o.Currency, localeFor(language, o.Customer.Locale))
 	total, err := m.show(o.Total)
 	if err != nil {
 		return view{}, fmt.Errorf("total: %w", err)

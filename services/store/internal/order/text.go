@@ -27,7 +27,7 @@ func controls(r rune) bool {
 	switch {
 	case unicode.IsControl(r), r == '\u2028', r == '\u2029': // C0, DEL, C1, line and paragraph separator
 		return true
-	case r >= '\u202a' && r <= '\u202e': // directional embedding and override
+	case r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069': // directional embedding, override and isolate
 		return true
 	}
 	return false
