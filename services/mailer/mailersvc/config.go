@@ -8,26 +8,29 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pillarbox/pillarbox/services/mailer/internal/delivery"
 	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
+	"github.com/pillarbox/pillarbox/shared/dispatch"
 	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
 // Config of the service. A field that is zero has its default, so that the zero value works.
 type Config struct {
-	Pickup     string        `name:"pickup" env:"PILLARBOX_MAILER_PICKUP" placeholder:"FOLDER" help:"Folder in which mails appear as .eml files (default ./pickup; in the suite, pickup in its data folder)."`
-	From       string        `name:"from" env:"PILLARBOX_MAILER_FROM" default:"Pillarbox <orders@pillarbox.invalid>" help:"Sender of the mails, as Name <address>."`
-	Domain     string        `name:"domain" env:"PILLARBOX_MAILER_DOMAIN" default:"pillarbox.invalid" help:"Domain in the mails' Message-IDs."`
-	FileMode   FileMode      `name:"file-mode" env:"PILLARBOX_MAILER_FILE_MODE" default:"0640" help:"Mode of the .eml files, octal, whatever the umask (0600 to 0666)."`
-	Batch      int           `name:"batch" env:"PILLARBOX_MAILER_BATCH" default:"100" help:"Most mails made durable in one transaction (1 to 1000)."`
-	Workers    int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
-	Stagers    int           `name:"stagers" env:"PILLARBOX_MAILER_STAGERS" default:"16" help:"Files written at a time by each transaction (1 to 256)."`
-	Attempts   int           `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
-	Backoff    time.Duration `name:"backoff" env:"PILLARBOX_MAILER_BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
-	MaxBackoff time.Duration `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
-	Sweep      time.Duration `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
-	Drain      time.Duration `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
+	Pickup       string        `name:"pickup" env:"PILLARBOX_MAILER_PICKUP" placeholder:"FOLDER" help:"Folder in which mails appear as .eml files (default ./pickup; in the suite, pickup in its data folder)."`
+	From         string        `name:"from" env:"PILLARBOX_MAILER_FROM" default:"Pillarbox <orders@pillarbox.invalid>" help:"Sender of the mails, as Name <address>."`
+	Domain       string        `name:"domain" env:"PILLARBOX_MAILER_DOMAIN" default:"pillarbox.invalid" help:"Domain in the mails' Message-IDs."`
+	FileMode     FileMode      `name:"file-mode" env:"PILLARBOX_MAILER_FILE_MODE" default:"0640" help:"Mode of the .eml files, octal, whatever the umask (0600 to 0666)."`
+	Batch        int           `name:"batch" env:"PILLARBOX_MAILER_BATCH" default:"100" help:"Most mails made durable in one transaction (1 to 1000)."`
+	Dispatch     dispatch.Mode `name:"dispatch" env:"PILLARBOX_MAILER_DISPATCH" default:"competing" help:"How the mails of a transaction are spread over the workers: competing (first free takes the next), single (one after another), round-robin (fixed turn), by-key (all of one order to one worker)."`
+	Workers      int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together (1 to 256; single has one)."`
+	Transactions int           `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Attempts     int           `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
+	Backoff      time.Duration `name:"backoff" env:"PILLARBOX_MAILER_BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
+	MaxBackoff   time.Duration `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
+	Sweep        time.Duration `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
+	Drain        time.Duration `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
 
 // FileMode is a file's permission bits, written in octal.
@@ -55,8 +58,9 @@ func (c Config) withDefaults() Config {
 	orElse(&c.Domain, "pillarbox.invalid")
 	orElse(&c.FileMode, 0o640)
 	orElse(&c.Batch, 100)
-	orElse(&c.Workers, 2)
-	orElse(&c.Stagers, 16)
+	orElse(&c.Dispatch, dispatch.ModeCompeting)
+	orElse(&c.Workers, 10)
+	orElse(&c.Transactions, 2)
 	orElse(&c.Attempts, 10)
 	orElse(&c.Backoff, time.Second)
 	orElse(&c.MaxBackoff, time.Hour)
@@ -87,8 +91,9 @@ func (c Config) Validate() error {
 	// Owner may read and write, since the sweeper and the marker need it; nothing is executable.
 	check(c.FileMode&0o600 == 0o600 && c.FileMode&^0o666 == 0, "FILE_MODE", "0600 to 0666, without execute bits")
 	check(c.Batch >= 1 && c.Batch <= 1000, "BATCH", "1 to 1000")
-	check(c.Workers >= 1 && c.Workers <= 16, "WORKERS", "1 to 16")
-	check(c.Stagers >= 1 && c.Stagers <= 256, "STAGERS", "1 to 256")
+	check(c.Dispatch.Valid(), "DISPATCH", "competing, single, round-robin or by-key")
+	check(c.Workers >= 1 && c.Workers <= 256, "WORKERS", "1 to 256")
+	check(c.Transactions >= 1 && c.Transactions <= 16, "TRANSACTIONS", "1 to 16")
 	check(c.Attempts >= 1 && c.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
 	check(c.Backoff >= time.Millisecond && c.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
 	check(c.MaxBackoff >= time.Millisecond && c.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
@@ -101,9 +106,18 @@ func (c Config) Validate() error {
 func (c Config) subscriber(r *outbox.Registrar) broker.SubscriberConfig {
 	return broker.SubscriberConfig{
 		Group:        Name,
-		MaxInFlight:  min(c.Batch*c.Workers, 10_000), // a full group for each worker
+		MaxInFlight:  min(c.Batch*c.Transactions, 10_000), // a full group for each
 		CloseTimeout: c.Drain,
 		OnDurable:    r.Announce,
+	}
+}
+
+// spread says how the part that is done mail by mail reaches the workers.
+func (c Config) spread() dispatch.Spread[*delivery.Draft] {
+	return dispatch.Spread[*delivery.Draft]{
+		Mode: c.Dispatch, Workers: c.Workers, Key: (*delivery.Draft).Key,
+		// All workers write into one folder: its failure pauses the consumer and says nothing about a worker.
+		RoundRobin: dispatch.RoundRobinConfig{Fault: func(error) bool { return false }},
 	}
 }
 
@@ -112,7 +126,7 @@ func (c Config) consumer() consumer.Config {
 		Name:        Name,
 		Ordered:     true,
 		Batch:       c.Batch,
-		Workers:     c.Workers,
+		Workers:     c.Transactions,
 		MaxAttempts: c.Attempts,
 		Backoff:     c.Backoff,
 		MaxBackoff:  c.MaxBackoff,

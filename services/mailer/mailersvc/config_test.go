@@ -57,11 +57,11 @@ func TestFileModeIsOctal(t *testing.T) {
 func TestValidateListsEveryProblem(t *testing.T) {
 	t.Parallel()
 	err := mailersvc.Config{
-		From: "nobody", Domain: "a b", FileMode: 0o755, Batch: 1001, Workers: 17, Stagers: 257, Attempts: -1,
+		From: "nobody", Domain: "a b", FileMode: 0o755, Batch: 1001, Dispatch: "lottery", Workers: 257, Transactions: 17, Attempts: -1,
 		Backoff: 2 * time.Hour, MaxBackoff: time.Microsecond, Sweep: time.Hour, Drain: time.Hour,
 	}.Validate()
 	for _, name := range []string{
-		"FROM", "DOMAIN", "FILE_MODE", "BATCH", "WORKERS", "STAGERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "SWEEP", "DRAIN",
+		"FROM", "DOMAIN", "FILE_MODE", "BATCH", "DISPATCH", "WORKERS", "TRANSACTIONS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "SWEEP", "DRAIN",
 	} {
 		require.ErrorContains(t, err, "PILLARBOX_MAILER_"+name+" must be")
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/dispatch"
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
 	"github.com/pillarbox/pillarbox/shared/outbox"
@@ -70,19 +71,23 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mailer: register metrics: %w", err)
 	}
+	drafts, err := newDrafts(c, letters, d.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("mailer: %w", err)
+	}
 	registrar := outbox.NewRegistrar(d.Broker, events.StreamOrders, Name, d.Log)
 	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber(registrar))
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
-	box := pickup.New(pickup.Config{Dir: c.Pickup, Mode: fs.FileMode(c.FileMode), Stagers: c.Stagers}, pickup.System{})
+	box := pickup.New(pickup.Config{Dir: c.Pickup, Mode: fs.FileMode(c.FileMode)}, pickup.System{})
 	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB), registrar: registrar}
 	s.accepter = delivery.NewAccepter(d.DB, metrics, d.Log)
 	s.sweeper = delivery.NewSweeper(delivery.SweepConfig{Every: c.Sweep, Grace: c.Sweep}, s.folder, d.DB, metrics, d.Log)
 	s.consumer, err = consumer.New(c.consumer(), consumer.Deps{
 		DB:         d.DB,
 		Subscriber: subscriber,
-		Effect:     delivery.NewEffect(letters, s.folder, s.accepter, metrics, d.Log, time.Now),
+		Effect:     delivery.NewEffect(drafts, s.folder, s.accepter, metrics, d.Log, time.Now),
 		Log:        d.Log,
 		Registry:   d.Registry,
 	})
@@ -90,6 +95,15 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
 	return s, nil
+}
+
+// newDrafts returns the strategy that renders and writes mails, with the measurement in front of each.
+func newDrafts(c Config, r *letter.Renderer, metrics prometheus.Registerer) (dispatch.Strategy[*delivery.Draft], error) {
+	meter, err := dispatch.NewMeter("draft", metrics)
+	if err != nil {
+		return nil, err
+	}
+	return dispatch.New(c.spread(), dispatch.Measure(meter, (*delivery.Draft).MadeAt, delivery.Drafting(r)))
 }
 
 // Handler is nil: the service has no HTTP API.

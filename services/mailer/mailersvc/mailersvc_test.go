@@ -47,7 +47,12 @@ func setup(t *testing.T, db *database.DB) *bundle {
 // start runs a replica until the returned stop, which also checks that it ended well.
 func (b *bundle) start(t *testing.T) (s *mailersvc.Service, stop func()) {
 	t.Helper()
-	config := mailersvc.Config{Pickup: b.dir, Batch: 20, Workers: 3, Sweep: 200 * time.Millisecond}
+	return b.startAs(t, mailersvc.Config{Batch: 20, Transactions: 3, Sweep: 200 * time.Millisecond})
+}
+
+func (b *bundle) startAs(t *testing.T, config mailersvc.Config) (s *mailersvc.Service, stop func()) {
+	t.Helper()
+	config.Pickup = b.dir
 	s, err := mailersvc.New(config, mailersvc.Deps{DB: b.db, Broker: b.conn, Log: logs.Discard()})
 	require.NoError(t, err)
 	require.Nil(t, s.Handler())

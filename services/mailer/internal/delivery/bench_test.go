@@ -15,6 +15,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/mailer/internal/pickup"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/dispatch"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
@@ -22,21 +23,33 @@ import (
 // the same run what the disk alone takes for a file of the same kind. ratio is
 // mails per second to bare files per second.
 func BenchmarkEffect(b *testing.B) {
-	for _, size := range []int{1, 10, 100} {
-		b.Run(fmt.Sprintf("group-%d", size), func(b *testing.B) {
+	for _, c := range []struct {
+		mode    dispatch.Mode
+		workers int
+		size    int
+	}{
+		{dispatch.ModeCompeting, 10, 1},
+		{dispatch.ModeCompeting, 10, 10},
+		{dispatch.ModeCompeting, 10, 100},
+		{dispatch.ModeCompeting, 32, 100},
+		{dispatch.ModeRoundRobin, 10, 100},
+		{dispatch.ModeByKey, 10, 100},
+		{dispatch.ModeSingle, 1, 100},
+	} {
+		b.Run(fmt.Sprintf("%s-%d/group-%d", c.mode, c.workers, c.size), func(b *testing.B) {
 			bare := bareFile(b)
-			r := realReplica(b)
+			r := realReplica(b, c.mode, c.workers)
 			next := 0
 			start := time.Now()
 			mails := 0
 			for b.Loop() {
-				due := make([]consumer.Event, size)
+				due := make([]consumer.Event, c.size)
 				for i := range due {
 					next++
 					due[i] = event(fmt.Sprintf("order-%d", next), 1)
 				}
 				require.NoError(b, r.handle(due...))
-				mails += size
+				mails += c.size
 			}
 			rate := float64(mails) / time.Since(start).Seconds()
 			b.ReportMetric(rate, "mails/s")
@@ -70,7 +83,7 @@ func bareFile(b *testing.B) time.Duration {
 	return each
 }
 
-func realReplica(b *testing.B) *replica {
+func realReplica(b *testing.B, mode dispatch.Mode, workers int) *replica {
 	b.Helper()
 	dir := b.TempDir()
 	url := "sqlite:" + filepath.Join(dir, "mailer.db")
@@ -83,9 +96,9 @@ func realReplica(b *testing.B) *replica {
 	metrics, err := delivery.NewMetrics(nil)
 	require.NoError(b, err)
 	r := &replica{t: b, ctx: b.Context(), db: db}
-	r.box = pickup.New(pickup.Config{Dir: filepath.Join(dir, "pickup"), Mode: 0o640, Stagers: 16}, pickup.System{})
+	r.box = pickup.New(pickup.Config{Dir: filepath.Join(dir, "pickup"), Mode: 0o640}, pickup.System{})
 	r.folder = delivery.NewFolder(r.box, db)
 	r.accepter = delivery.NewAccepter(db, metrics, logs.Discard())
-	r.effect = delivery.NewEffect(letters, r.folder, r.accepter, metrics, logs.Discard(), time.Now)
+	r.effect = delivery.NewEffect(strategy(b, mode, workers, letters), r.folder, r.accepter, metrics, logs.Discard(), time.Now)
 	return r
 }

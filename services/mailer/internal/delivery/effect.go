@@ -22,10 +22,10 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/ledger"
-	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
 	"github.com/pillarbox/pillarbox/services/mailer/internal/pickup"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/dispatch"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
@@ -40,7 +40,7 @@ var errStale = errors.New("staged too long ago")
 
 // Effect implements consumer.Effect.
 type Effect struct {
-	letters  *letter.Renderer
+	drafts   dispatch.Strategy[*Draft]
 	folder   *Folder
 	accepter *Accepter
 	metrics  *Metrics
@@ -48,9 +48,10 @@ type Effect struct {
 	now      func() time.Time
 }
 
-// NewEffect does no I/O.
-func NewEffect(r *letter.Renderer, f *Folder, a *Accepter, m *Metrics, log *slog.Logger, now func() time.Time) *Effect {
-	return &Effect{letters: r, folder: f, accepter: a, metrics: m, log: log, now: now}
+// NewEffect does no I/O. How the mails of a group are spread over workers is up
+// to drafts, a strategy over Drafting.
+func NewEffect(drafts dispatch.Strategy[*Draft], f *Folder, a *Accepter, m *Metrics, log *slog.Logger, now func() time.Time) *Effect {
+	return &Effect{drafts: drafts, folder: f, accepter: a, metrics: m, log: log, now: now}
 }
 
 // Probe reports whether the pickup folder is the right one and takes files.
@@ -63,28 +64,18 @@ func (e *Effect) Prepare(ctx context.Context, group consumer.Group) (consumer.Wo
 		return nil, consumer.AsOutage(err)
 	}
 	w := &work{effect: e, box: box, own: make(map[string]ledger.Delivery, len(group.Due)), staged: e.now()}
-	mails := make([]pickup.Mail, 0, len(group.Due))
-	letters := make([]letter.Letter, 0, len(group.Due))
-	for _, event := range group.Due {
-		l, err := e.letters.Render(event.Event)
-		if err != nil {
-			return nil, consumer.AsPermanent(err)
-		}
-		letters = append(letters, l)
-		mails = append(mails, pickup.Mail{Delivery: l.Delivery, Data: l.Data})
-	}
-	names, err := box.Stage(ctx, mails)
+	drafts, err := e.stage(ctx, box, group.Due)
 	if err != nil {
-		return nil, consumer.AsOutage(err)
+		return nil, err
 	}
-	w.names = names
-	for i, l := range letters {
-		w.own[l.EventID] = ledger.Delivery{
-			ID: l.Delivery, EventID: l.EventID, OrderID: l.OrderID, Version: l.Version,
-			Recipient: l.Recipient, Template: l.Template, StagedName: names[i], MessageID: l.MessageID,
+	for _, d := range drafts {
+		w.names = append(w.names, d.name)
+		w.own[d.event.ID] = ledger.Delivery{
+			ID: d.letter.Delivery, EventID: d.letter.EventID, OrderID: d.letter.OrderID, Version: d.letter.Version,
+			Recipient: d.letter.Recipient, Template: d.letter.Template, StagedName: d.name, MessageID: d.letter.MessageID,
 		}
 	}
-	if len(names) > 0 {
+	if len(w.names) > 0 {
 		failpoint.Hit("mailer.staged")
 	}
 	return w, nil

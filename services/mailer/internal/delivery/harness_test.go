@@ -20,6 +20,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/mailer/internal/pickuptest"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/dispatch"
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
@@ -68,14 +69,23 @@ func newReplica(t *testing.T, db *database.DB, disk pickup.Disk, c *clock) *repl
 	metrics, err := delivery.NewMetrics(nil)
 	require.NoError(t, err)
 	r := &replica{t: t, ctx: t.Context(), db: db}
-	r.box = pickup.New(pickup.Config{Dir: folder, Mode: 0o640, Stagers: 1}, disk)
+	r.box = pickup.New(pickup.Config{Dir: folder, Mode: 0o640}, disk)
 	r.folder = delivery.NewFolder(r.box, db)
 	r.accepter = delivery.NewAccepter(db, metrics, logs.Discard())
 	// Grace below zero: every staged row is overdue at once, also to a clock that ticks in milliseconds.
 	config := delivery.SweepConfig{Grace: -time.Minute, Now: c.now}
 	r.sweeper = delivery.NewSweeper(config, r.folder, db, metrics, logs.Discard())
-	r.effect = delivery.NewEffect(letters, r.folder, r.accepter, metrics, logs.Discard(), c.now)
+	r.effect = delivery.NewEffect(strategy(t, dispatch.ModeSingle, 1, letters), r.folder, r.accepter, metrics, logs.Discard(), c.now)
 	return r
+}
+
+// strategy spreads drafts. The disk in memory counts steps, so its tests want one worker.
+func strategy(t require.TestingT, mode dispatch.Mode, workers int, letters *letter.Renderer) dispatch.Strategy[*delivery.Draft] {
+	s, err := dispatch.New(dispatch.Spread[*delivery.Draft]{
+		Mode: mode, Workers: workers, Key: (*delivery.Draft).Key,
+	}, delivery.Drafting(letters))
+	require.NoError(t, err)
+	return s
 }
 
 // group is a group on its way through the steps.

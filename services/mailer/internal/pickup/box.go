@@ -60,9 +60,8 @@ var (
 
 // Config of New.
 type Config struct {
-	Dir     string
-	Mode    fs.FileMode // of published files
-	Stagers int         // files written at a time
+	Dir  string
+	Mode fs.FileMode // of published files
 }
 
 // Box is one pickup folder. It keeps nothing open between calls.

@@ -1,7 +1,6 @@
 package pickup_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/pickup"
 	"github.com/pillarbox/pillarbox/services/mailer/internal/pickuptest"
@@ -26,13 +26,13 @@ func onBoth(t *testing.T, test func(t *testing.T, b *pickup.Box, at world)) {
 	t.Run("system", func(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(t.TempDir(), "deep", "pickup")
-		b := pickup.New(pickup.Config{Dir: dir, Mode: 0o640, Stagers: 4}, pickup.System{})
+		b := pickup.New(pickup.Config{Dir: dir, Mode: 0o640}, pickup.System{})
 		test(t, b, system{t, dir})
 	})
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		disk := pickuptest.New()
-		b := pickup.New(pickup.Config{Dir: "/deep/pickup", Mode: 0o640, Stagers: 4}, disk)
+		b := pickup.New(pickup.Config{Dir: "/deep/pickup", Mode: 0o640}, disk)
 		test(t, b, memory{disk})
 	})
 }
@@ -87,6 +87,22 @@ func found(t *testing.T, b *pickup.Box) {
 	require.NoError(t, b.Check())
 }
 
+// write stages mails, all at once.
+func write(b *pickup.Box, mails ...pickup.Mail) ([]string, error) {
+	names := make([]string, len(mails))
+	err := b.Stage(func(s *pickup.Staging) error {
+		var writers errgroup.Group
+		for i, m := range mails {
+			writers.Go(func() (err error) {
+				names[i], err = s.Write(m)
+				return err
+			})
+		}
+		return writers.Wait()
+	})
+	return names, err
+}
+
 // stage stages files that say their delivery's name.
 func stage(t *testing.T, b *pickup.Box, deliveries ...string) []pickup.Item {
 	t.Helper()
@@ -94,7 +110,7 @@ func stage(t *testing.T, b *pickup.Box, deliveries ...string) []pickup.Item {
 	for _, d := range deliveries {
 		mails = append(mails, pickup.Mail{Delivery: d, Data: []byte(content(d))})
 	}
-	names, err := b.Stage(t.Context(), mails)
+	names, err := write(b, mails...)
 	require.NoError(t, err)
 	var items []pickup.Item
 	for i, d := range deliveries {
@@ -173,7 +189,7 @@ func TestNoNameLeavesTheFolder(t *testing.T) {
 	onBoth(t, func(t *testing.T, b *pickup.Box, at world) {
 		found(t, b)
 		for _, name := range []string{"", "..", "../x", "a/b", "A", ".a", "a.b", "a\x00", strings.Repeat("a", 65)} {
-			_, err := b.Stage(t.Context(), []pickup.Mail{{Delivery: name}})
+			_, err := write(b, pickup.Mail{Delivery: name})
 			require.Error(t, err, name)
 			_, err = b.Publish([]pickup.Item{{Delivery: name, Staged: "a.b.eml"}}, nil)
 			require.Error(t, err, name)
@@ -201,7 +217,7 @@ func TestDiscardRemovesAndPresentTells(t *testing.T) {
 func TestMarker(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, b *pickup.Box, at world) {
-		_, err := b.Stage(t.Context(), []pickup.Mail{{Delivery: "a"}})
+		_, err := write(b, pickup.Mail{Delivery: "a"})
 		require.ErrorIs(t, err, pickup.ErrNoMarker)
 		b.Use(marker)
 		require.Error(t, b.Check(), "no folder yet, and it is not made in passing")
@@ -229,7 +245,7 @@ func TestMarker(t *testing.T) {
 			spoil()
 			require.ErrorIs(t, b.Check(), pickup.ErrUnmarked)
 			require.ErrorIs(t, b.Prove(), pickup.ErrUnmarked)
-			_, err := b.Stage(t.Context(), []pickup.Mail{{Delivery: "b"}})
+			_, err := write(b, pickup.Mail{Delivery: "b"})
 			require.ErrorIs(t, err, pickup.ErrUnmarked)
 			_, err = b.Publish(items, nil)
 			require.ErrorIs(t, err, pickup.ErrUnmarked)
@@ -272,14 +288,18 @@ func TestLeftoversAreOldStagedFilesInBites(t *testing.T) {
 	})
 }
 
-func TestStageStopsWithItsContextAndLeavesNothing(t *testing.T) {
+func TestAFailedStageLeavesNothing(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, b *pickup.Box, at world) {
 		found(t, b)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err := b.Stage(ctx, []pickup.Mail{{Delivery: "a"}, {Delivery: "b"}})
-		require.ErrorIs(t, err, context.Canceled)
+		halfway := errors.New("halfway")
+		err := b.Stage(func(s *pickup.Staging) error {
+			_, err := s.Write(pickup.Mail{Delivery: "a"})
+			require.NoError(t, err)
+			require.Len(t, at.files(pickup.StagingName), 1)
+			return halfway
+		})
+		require.ErrorIs(t, err, halfway)
 		require.Empty(t, at.files(pickup.StagingName))
 	})
 }
@@ -318,7 +338,7 @@ func TestManyPublishersMoveEachFileOnce(t *testing.T) {
 func TestFileModeIsAsConfiguredWhateverTheUmask(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	b := pickup.New(pickup.Config{Dir: dir, Mode: 0o666, Stagers: 1}, pickup.System{})
+	b := pickup.New(pickup.Config{Dir: dir, Mode: 0o666}, pickup.System{})
 	found(t, b)
 	_, err := b.Publish(stage(t, b, "a"), nil)
 	require.NoError(t, err)
@@ -337,7 +357,7 @@ func TestEveryFailingStepIsAnErrorAndNothingIsBelieved(t *testing.T) {
 			t.Run(fmt.Sprint(kind, " ", fault), func(t *testing.T) {
 				t.Parallel()
 				disk := pickuptest.New()
-				b := pickup.New(pickup.Config{Dir: "/pickup", Mode: 0o640, Stagers: 1}, disk)
+				b := pickup.New(pickup.Config{Dir: "/pickup", Mode: 0o640}, disk)
 				found(t, b)
 				earlier := stage(t, b, "earlier")
 				failing := true
@@ -347,7 +367,7 @@ func TestEveryFailingStepIsAnErrorAndNothingIsBelieved(t *testing.T) {
 					}
 					return nil
 				}
-				_, stageErr := b.Stage(t.Context(), []pickup.Mail{{Delivery: "a", Data: []byte("x")}})
+				_, stageErr := write(b, pickup.Mail{Delivery: "a", Data: []byte("x")})
 				_, publishErr := b.Publish(earlier, nil)
 				require.ErrorIs(t, errors.Join(stageErr, publishErr), fault)
 				if kind == "syncdir" {
@@ -380,7 +400,7 @@ func TestPowerLossAfterEachStepOfFoundingLeavesAFolderThatCanBeFounded(t *testin
 			}
 			return nil
 		}
-		b := pickup.New(pickup.Config{Dir: "/pickup", Mode: 0o640, Stagers: 1}, disk)
+		b := pickup.New(pickup.Config{Dir: "/pickup", Mode: 0o640}, disk)
 		err := b.Found(marker)
 		disk.Before = nil
 		disk.PowerLoss()
@@ -400,7 +420,7 @@ func TestTheNewNameIsDurableBeforeTheOldOneGoes(t *testing.T) {
 	for step := 0; ; step++ {
 		disk := pickuptest.New()
 		disk.Split = true // a file system that may keep one half of a rename
-		b := pickup.New(pickup.Config{Dir: "/pickup", Mode: 0o640, Stagers: 1}, disk)
+		b := pickup.New(pickup.Config{Dir: "/pickup", Mode: 0o640}, disk)
 		found(t, b)
 		items, count := stage(t, b, "a"), 0
 		disk.Before = func(pickuptest.Step) error {

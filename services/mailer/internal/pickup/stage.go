@@ -1,12 +1,10 @@
 package pickup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
 )
 
 // Mail is a file to stage.
@@ -15,48 +13,47 @@ type Mail struct {
 	Data     []byte
 }
 
-// Stage writes the mails, each under a new name in the staging folder, and
-// returns the names in the same order. All are on disk when it returns, or
-// none remains that it knows of.
-func (b *Box) Stage(ctx context.Context, mails []Mail) ([]string, error) {
-	names := make([]string, len(mails))
-	for i, m := range mails {
-		names[i] = m.Delivery + "." + token() + extension
-		if _, err := stagedPath(names[i]); err != nil {
-			return nil, err
-		}
+// Staging is a group of files on their way into the staging folder.
+type Staging struct {
+	box    *Box
+	folder Folder
+
+	mu    sync.Mutex // guards names
+	names []string
+}
+
+// Write writes one file and returns its new name in the staging folder. It may
+// be called from several goroutines at once: the file system makes what they
+// write durable together.
+func (s *Staging) Write(m Mail) (string, error) {
+	name := m.Delivery + "." + token() + extension
+	path, err := stagedPath(name)
+	if err != nil {
+		return "", err
 	}
-	err := b.within(func(f Folder) error {
-		if err := b.writeAll(ctx, f, names, mails); err != nil {
-			return err
+	if err := s.box.write(s.folder, path, m.Data); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = append(s.names, name)
+	return name, nil
+}
+
+// Stage lets do write files, and keeps them when do returns nil: all are on disk
+// when Stage returns nil, or none remains that it knows of.
+func (b *Box) Stage(do func(*Staging) error) error {
+	return b.within(func(f Folder) error {
+		s := &Staging{box: b, folder: f}
+		err := do(s)
+		if err == nil && len(s.names) > 0 {
+			err = b.syncFolder(f, StagingName)
 		}
-		if err := b.syncFolder(f, StagingName); err != nil {
-			return errors.Join(err, removeAll(f, names))
+		if err != nil {
+			return errors.Join(err, removeAll(f, s.names))
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return names, nil
-}
-
-// writeAll writes several files at a time: the file system makes them durable together.
-func (b *Box) writeAll(ctx context.Context, f Folder, names []string, mails []Mail) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(max(b.config.Stagers, 1))
-	for i := range mails {
-		group.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			return b.write(f, StagingName+"/"+names[i], mails[i].Data)
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return errors.Join(err, removeAll(f, names))
-	}
-	return nil
 }
 
 // Present reports ErrStagedGone unless all named files are still staged.
