@@ -10,7 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
+
+// stopped is a time within which the kernel has stopped every thread.
+const stopped = 50 * time.Millisecond
 
 // Enabled tells a test whether this build can die at a failpoint.
 const Enabled = true
@@ -41,6 +45,8 @@ func Hit(name string) {
 	fmt.Fprintln(os.Stderr, "failpoint: "+name)
 	if a.pause {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		// The signal stops one thread after the other: this one shall do nothing until it is its turn.
+		time.Sleep(stopped)
 		return
 	}
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
