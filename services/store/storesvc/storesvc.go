@@ -67,7 +67,7 @@ func New(c Config, d Deps) (*Service, error) {
 	s := &Service{
 		db: d.DB, relay: relay,
 		backlog: &backlog{limit: c.OutboxLimit, maxAge: c.OutboxMaxAge, db: d.DB, log: d.Log, recount: make(chan struct{}, 1)},
-		cleaner: &cleaner{retention: c.KeyRetention, db: d.DB, log: d.Log, recount: make(chan struct{}, 1)},
+		cleaner: &cleaner{retention: c.KeyRetention, db: d.DB, log: d.Log},
 	}
 	s.intake, err = intake.New(c.intake(), intake.Deps{
 		DB: d.DB, Log: d.Log, Registry: d.Registry,

@@ -134,7 +134,8 @@ func (s *shop) compare(r *http.Request, body string, a answer) {
 		a.status == http.StatusNotFound && (r.URL.Path == "/" || r.URL.Path == "/orders/") {
 		return // not part of any description
 	}
-	if a.status < 300 {
+	r, body, a = asArrays(r, body, a)
+	if a.status < 300 && !bytes.Contains(a.body, []byte(`"result":"refused"`)) {
 		again := r.Clone(r.Context())
 		again.Body = io.NopCloser(strings.NewReader(body))
 		if body == "" { // then its type says nothing
@@ -149,6 +150,28 @@ func (s *shop) compare(r *http.Request, body string, a answer) {
 		StatusCode: a.status, Header: a.header, Body: io.NopCloser(bytes.NewReader(a.body)), Request: r,
 	})
 	require.True(s.t, ok, "%s %s %d does not match openapi.yaml: %v", r.Method, r.URL.Path, a.status, errs)
+}
+
+// asArrays puts lines into arrays, as the other form of a batch has them: the validator has no notion of lines.
+func asArrays(r *http.Request, body string, a answer) (*http.Request, string, answer) {
+	if a.status != http.StatusOK || a.header.Get("Content-Type") != ndjson {
+		return r, body, a
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Content-Type", "application/json")
+	join := func(text string) string {
+		var lines []string
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" {
+				lines = append(lines, line)
+			}
+		}
+		return "[" + strings.Join(lines, ",") + "]"
+	}
+	a.header = a.header.Clone()
+	a.header.Set("Content-Type", "application/json")
+	a.body = []byte(`{"created":0,"replayed":0,"refused":0,"results":` + join(string(a.body)) + "}")
+	return r, join(body), a
 }
 
 func (a answer) is(status int) answer {
