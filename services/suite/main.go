@@ -7,6 +7,7 @@ import (
 
 	"github.com/pillarbox/pillarbox/services/internal/boot"
 	"github.com/pillarbox/pillarbox/services/suite/all"
+	"github.com/pillarbox/pillarbox/services/suite/demo"
 	"github.com/pillarbox/pillarbox/services/suite/queue"
 )
 
@@ -14,6 +15,7 @@ import (
 type commands struct {
 	Run   runCommand     `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
 	Queue queue.Commands `cmd:"" help:"Look at queues and work on them: of a running suite, of its folder, or of any NATS server."`
+	Demo  demo.Command   `cmd:"" help:"Show what a dispatch strategy does: three workers of 1, 2 and 3 time units and nine messages, who handled what from when to when."`
 }
 
 func main() {
