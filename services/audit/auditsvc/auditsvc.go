@@ -50,13 +50,14 @@ func New(c Config, d Deps) (*Service, error) {
 	if d.DB == nil || d.Broker == nil || d.Log == nil {
 		return nil, errors.New("audit: database, broker and log are required")
 	}
-	c = c.withDefaults()
 	registrar := outbox.NewRegistrar(d.Broker, events.StreamOrders, Name, d.Log)
-	subscriber, err := broker.NewSubscriber(d.Broker, c.subscriber(registrar))
+	reading := c.Subscriber(Name)
+	reading.OnDurable = registrar.Announce
+	subscriber, err := broker.NewSubscriber(d.Broker, reading)
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	k, err := consumer.New(c.consumer(), consumer.Deps{
+	k, err := consumer.New(c.Consumer(Name, false), consumer.Deps{
 		DB:         d.DB,
 		Subscriber: subscriber,
 		Effect:     consumer.Apply(auditlog.Record),

@@ -18,6 +18,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/audit/auditsvc"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/broker/brokertest"
+	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/database/databasetest"
 	"github.com/pillarbox/pillarbox/shared/events"
@@ -42,7 +43,7 @@ func setup(t *testing.T, db *database.DB) *bundle {
 // start runs a replica until the returned stop, which also checks that it ended well.
 func (b *bundle) start(t *testing.T) (s *auditsvc.Service, stop func()) {
 	t.Helper()
-	s, err := auditsvc.New(auditsvc.Config{Batch: 20}, auditsvc.Deps{DB: b.db, Broker: b.conn, Log: logs.Discard()})
+	s, err := auditsvc.New(auditsvc.Config{Settings: consumer.Settings{Batch: 20}}, auditsvc.Deps{DB: b.db, Broker: b.conn, Log: logs.Discard()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -196,7 +197,7 @@ func TestNewWantsItsParts(t *testing.T) {
 		_, err := auditsvc.New(auditsvc.Config{}, d)
 		require.ErrorContains(t, err, "required")
 	}
-	_, err := auditsvc.New(auditsvc.Config{Batch: -1}, auditsvc.Deps{})
+	_, err := auditsvc.New(auditsvc.Config{Settings: consumer.Settings{Batch: -1}}, auditsvc.Deps{})
 	require.ErrorContains(t, err, "PILLARBOX_AUDIT_BATCH")
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/loyalty/loyaltysvc"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/broker/brokertest"
+	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/database/databasetest"
 	"github.com/pillarbox/pillarbox/shared/events"
@@ -136,7 +137,7 @@ func TestShuffledAndRepeatedEventsGiveTheSameBalances(t *testing.T) {
 		t.Logf("seed %d", seed)
 		random := rand.New(rand.NewPCG(seed, 0))
 		b := setup(t, db)
-		c := loyaltysvc.Config{Batch: 7, Workers: 3}
+		c := loyaltysvc.Config{Settings: consumer.Settings{Batch: 7, Workers: 3}}
 		s, stop := b.start(t, c)
 		_, stopOther := b.start(t, c)
 
@@ -219,7 +220,7 @@ func TestNewWantsItsParts(t *testing.T) {
 		_, err := loyaltysvc.New(loyaltysvc.Config{}, d)
 		require.ErrorContains(t, err, "required")
 	}
-	_, err := loyaltysvc.New(loyaltysvc.Config{Batch: -1}, loyaltysvc.Deps{})
+	_, err := loyaltysvc.New(loyaltysvc.Config{Settings: consumer.Settings{Batch: -1}}, loyaltysvc.Deps{})
 	require.ErrorContains(t, err, "PILLARBOX_LOYALTY_BATCH")
 }
 

@@ -1,0 +1,65 @@
+package consumer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pillarbox/pillarbox/shared/broker"
+)
+
+// Settings are what an operator may set of a consumer. A service embeds them with the prefix of its
+// environment names; a field that is zero has its default, so that the zero value works.
+type Settings struct {
+	Batch      int           `name:"batch" env:"BATCH" default:"100" help:"Most events handled in one transaction (1 to 1000)."`
+	Workers    int           `name:"workers" env:"WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Attempts   int           `name:"attempts" env:"ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
+	Backoff    time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
+	MaxBackoff time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
+	Drain      time.Duration `name:"drain" env:"DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
+}
+
+// WithDefaults fills in what is zero.
+func (s Settings) WithDefaults() Settings {
+	orElse(&s.Batch, 100)
+	orElse(&s.Workers, 2)
+	orElse(&s.Attempts, 10)
+	orElse(&s.Backoff, time.Second)
+	orElse(&s.MaxBackoff, time.Hour)
+	orElse(&s.Drain, 8*time.Second)
+	return s
+}
+
+// Validate reports every setting that is out of range by its environment name.
+func (s Settings) Validate(prefix string) error {
+	s = s.WithDefaults()
+	var problems []error
+	check := func(ok bool, name, rule string) {
+		if !ok {
+			problems = append(problems, fmt.Errorf("%s%s must be %s", prefix, name, rule))
+		}
+	}
+	check(s.Batch >= 1 && s.Batch <= 1000, "BATCH", "1 to 1000")
+	check(s.Workers >= 1 && s.Workers <= 16, "WORKERS", "1 to 16")
+	check(s.Attempts >= 1 && s.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
+	check(s.Backoff >= time.Millisecond && s.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
+	check(s.MaxBackoff >= time.Millisecond && s.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
+	check(s.MaxBackoff >= s.Backoff, "MAX_BACKOFF", "at least "+prefix+"BACKOFF")
+	check(s.Drain >= 100*time.Millisecond && s.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
+	return errors.Join(problems...)
+}
+
+// Consumer is the configuration of the consumer called name.
+func (s Settings) Consumer(name string, ordered bool) Config {
+	s = s.WithDefaults()
+	return Config{
+		Name: name, Ordered: ordered, Batch: s.Batch, Workers: s.Workers,
+		MaxAttempts: s.Attempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff, Drain: s.Drain,
+	}
+}
+
+// Subscriber is the configuration of its subscriber: a full group for each worker.
+func (s Settings) Subscriber(name string) broker.SubscriberConfig {
+	s = s.WithDefaults()
+	return broker.SubscriberConfig{Group: name, MaxInFlight: min(s.Batch*s.Workers, 10_000), CloseTimeout: s.Drain}
+}

@@ -1,0 +1,43 @@
+package consumer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pillarbox/pillarbox/shared/consumer"
+)
+
+func TestSettingsOfAServiceHaveItsPrefix(t *testing.T) {
+	t.Parallel()
+	var c struct {
+		consumer.Settings `embed:"" envprefix:"PILLARBOX_SOMESERVICE_"`
+	}
+	parser, err := kong.New(&c)
+	require.NoError(t, err)
+	_, err = parser.Parse([]string{"--batch=7"})
+	require.NoError(t, err)
+	want := consumer.Settings{Batch: 7}.WithDefaults()
+	require.Equal(t, want, c.Settings, "the defaults of the flags are the defaults")
+	for _, flag := range parser.Model.Flags {
+		if flag.Name != "help" {
+			require.Len(t, flag.Envs, 1)
+			require.Contains(t, flag.Envs[0], "PILLARBOX_SOMESERVICE_")
+		}
+	}
+	require.Equal(t, 14, c.Subscriber("x").MaxInFlight, "a full group for each worker")
+	require.True(t, c.Consumer("x", true).Ordered)
+}
+
+func TestSettingsListEveryProblem(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, consumer.Settings{}.Validate("P_"), "the zero value works")
+	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour}
+	err := bad.Validate("P_")
+	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN"} {
+		require.ErrorContains(t, err, "P_"+name+" must be")
+	}
+	require.ErrorContains(t, consumer.Settings{Backoff: 2 * time.Minute, MaxBackoff: time.Minute}.Validate("P_"), "at least")
+}
