@@ -109,6 +109,8 @@ func (c Config) intake() intake.Config {
 
 func (c Config) httpapi() httpapi.Config {
 	return httpapi.Config{
+		// Twice what the intake can hold: it refuses the rest anyway.
+		Keys:       2 * (c.IntakeQueue + c.IntakeCommitters*c.IntakeGroup),
 		BodyBudget: c.BodyBudget, BatchBody: c.BatchBody, Async: intake.Mode(c.Intake) == intake.ModeAsync,
 	}
 }

@@ -48,6 +48,8 @@ type Config struct {
 	BodyBudget int64
 	// Wait is how long a request waits for one with the same idempotency key. Default 10 s.
 	Wait time.Duration
+	// Keys bounds the idempotency keys that are worked on at once. Default 10,000.
+	Keys int
 	// BatchBody is the largest body of a batch in bytes. Default 8 MiB; at most half the budget, since a body that
 	// could never be read would be refused for ever as if it might be later.
 	BatchBody int64
@@ -65,10 +67,9 @@ type Deps struct {
 
 type api struct {
 	Deps
-	wait      time.Duration
 	batchBody int64
 	budget    *budget
-	runs      *runs
+	inFlight  *inFlight
 	batched   *prometheus.CounterVec
 }
 
@@ -83,9 +84,6 @@ func New(c Config, d Deps) (http.Handler, error) {
 	if c.BodyBudget <= 0 {
 		c.BodyBudget = 64 << 20
 	}
-	if c.Wait <= 0 {
-		c.Wait = 10 * time.Second
-	}
 	if c.BatchBody <= 0 {
 		c.BatchBody = 8 << 20
 	}
@@ -97,8 +95,12 @@ func New(c Config, d Deps) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	inFlight, err := newInFlight(c.Wait, c.Keys, d.Registry)
+	if err != nil {
+		return nil, err
+	}
 	a := &api{
-		Deps: d, wait: c.Wait, batchBody: min(c.BatchBody, c.BodyBudget/2), budget: newBudget(c.BodyBudget), runs: newRuns(),
+		Deps: d, batchBody: min(c.BatchBody, c.BodyBudget/2), budget: newBudget(c.BodyBudget), inFlight: inFlight,
 		batched: batched,
 	}
 	r := chi.NewRouter()

@@ -93,9 +93,10 @@ func TestOneWaitsAndOthersAreTurnedAway(t *testing.T) {
 	db, _ := databasetest.SQLite(t, "store")
 	s := open(t, db)
 	g := &gate{Writer: s.intake, entered: make(chan struct{}, 8), release: make(chan struct{})}
+	reg := prometheus.NewRegistry()
 	var err error
 	s.handler, err = httpapi.New(httpapi.Config{}, httpapi.Deps{
-		DB: db, Writer: g, Log: logs.Discard(), Registry: prometheus.NewRegistry(),
+		DB: db, Writer: g, Log: logs.Discard(), Registry: reg,
 	})
 	require.NoError(t, err)
 	const clients = 10
@@ -116,6 +117,76 @@ func TestOneWaitsAndOthersAreTurnedAway(t *testing.T) {
 	require.Equal(t, first.body, second.body)
 	require.ElementsMatch(t, []string{"", "true"},
 		[]string{first.header.Get("Idempotency-Replayed"), second.header.Get("Idempotency-Replayed")})
+	require.Empty(t, g.entered, "the one that waited was given the answer")
+	require.Equal(t, first.header.Get("Location"), second.header.Get("Location"))
+	require.Equal(t, map[string]float64{"processed": 1, "shared": 1, "declined": clients - 2, "differed": 1}, outcomes(t, reg))
+}
+
+// outcomes are the counts of requests with a key, without those that are zero.
+func outcomes(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	counts := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() != "coalesce_requests_total" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if n := m.GetCounter().GetValue(); label.GetName() == "outcome" && n > 0 {
+					counts[label.GetValue()] = n
+				}
+			}
+		}
+	}
+	return counts
+}
+
+func TestTheOneThatWaitsTakesOver(t *testing.T) {
+	t.Parallel()
+	db, _ := databasetest.SQLite(t, "store")
+	s := open(t, db)
+	g := &gate{Writer: s.intake, entered: make(chan struct{}, 8), release: make(chan struct{})}
+	reg := prometheus.NewRegistry()
+	var err error
+	s.handler, err = httpapi.New(httpapi.Config{}, httpapi.Deps{DB: db, Writer: g, Log: logs.Discard(), Registry: reg})
+	require.NoError(t, err)
+	s.refuse.Store(&[]error{intake.ErrBacklog}[0])
+	answers := make(chan answer, 3)
+	place := func() { answers <- s.do("POST", "/orders", tea, "Idempotency-Key", "k") }
+	go place()
+	<-g.entered
+	go place()
+	go place()
+	(<-answers).is(409) // so the other one waits
+	g.release <- struct{}{}
+	(<-answers).is(503) // the first
+	<-g.entered
+	s.refuse.Store(nil)
+	g.release <- struct{}{}
+	require.Empty(t, (<-answers).is(201).header.Get("Idempotency-Replayed"), "nobody had placed it before")
+	require.EqualValues(t, 1, outcomes(t, reg)["took_over"])
+	require.Equal(t, 1, count(t, db, "orders"))
+}
+
+func TestKeysUnderWayAreBounded(t *testing.T) {
+	t.Parallel()
+	db, _ := databasetest.SQLite(t, "store")
+	s := open(t, db)
+	g := &gate{Writer: s.intake, entered: make(chan struct{}, 8), release: make(chan struct{})}
+	var err error
+	s.handler, err = httpapi.New(httpapi.Config{Keys: 1}, httpapi.Deps{
+		DB: db, Writer: g, Log: logs.Discard(), Registry: prometheus.NewRegistry(),
+	})
+	require.NoError(t, err)
+	first := make(chan answer)
+	go func() { first <- s.do("POST", "/orders", tea, "Idempotency-Key", "k 1") }()
+	<-g.entered
+	require.Equal(t, "1", s.do("POST", "/orders", tea, "Idempotency-Key", "k 2").is(503).header.Get("Retry-After"))
+	close(g.release)
+	(<-first).is(201)
+	s.do("POST", "/orders", tea, "Idempotency-Key", "k 2").is(201)
 }
 
 func TestTheWaitEnds(t *testing.T) {

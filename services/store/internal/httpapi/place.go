@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"crypto/sha256"
 	"net/http"
 
@@ -35,16 +34,8 @@ func (a *api) place(w http.ResponseWriter, r *http.Request) {
 		keyed = &intake.Keyed{
 			Key: orderdb.Key{Caller: caller, Name: key}, Fingerprint: fingerprint(r.Method, r.URL.Path, body),
 		}
-		wait, cancel := context.WithTimeout(r.Context(), a.wait)
-		leave, err := a.runs.join(wait, keyed.Key, keyed.Fingerprint)
-		cancel()
-		if err != nil {
-			a.fail(w, r, err)
-			return
-		}
-		defer leave()
 	}
-	answer, err := a.Writer.Place(r.Context(), placement, keyed, trace(r), len(body))
+	answer, err := a.placeOnce(r.Context(), placement, keyed, trace(r), len(body))
 	if err != nil {
 		p, listed := placementProblem(err, keyed != nil)
 		a.refuse(w, r, p, listed, err)

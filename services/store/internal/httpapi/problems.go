@@ -8,6 +8,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/store/internal/intake"
 	"github.com/pillarbox/pillarbox/services/store/internal/order"
 	"github.com/pillarbox/pillarbox/services/store/internal/orderdb"
+	"github.com/pillarbox/pillarbox/shared/coalesce"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/httpserver"
 	"github.com/pillarbox/pillarbox/shared/logs"
@@ -28,10 +29,13 @@ func problem(err error) (p httpserver.Problem, listed bool) {
 	}{
 		{orderdb.ErrNotFound, 404, 0, "there is no order with this id"},
 		{order.ErrCancelled, 409, 0, "the order is cancelled and can no longer change"},
-		{errInProgress, 409, soon, "a request with this Idempotency-Key is under way"},
+		{coalesce.ErrDeclined, 409, soon, "a request with this Idempotency-Key is under way"},
+		{coalesce.ErrGaveUp, 409, soon, "a request with this Idempotency-Key is under way"},
 		{intake.ErrVersion, 412, 0, "the order is at another version than If-Match names; read it again"},
 		{intake.ErrTooLarge, 413, 0, "the order is too large to be published as an event"},
 		{intake.ErrKeyReused, 422, 0, "the Idempotency-Key belongs to another request"},
+		{coalesce.ErrDiffers, 422, 0, "the Idempotency-Key belongs to another request"},
+		{coalesce.ErrFull, 503, soon, "too many requests are waiting"},
 		{intake.ErrBusy, 503, soon, "too many requests are waiting"},
 		{intake.ErrStopping, 503, soon, "the service is stopping or starting"},
 		{intake.ErrBacklog, 503, later, "too many events wait for the broker"},
