@@ -60,7 +60,7 @@ func (c Config) Validate() error {
 	if len(c.Name) < 1 || len(c.Name) > 64 {
 		errs = append(errs, errors.New("pace: name must have 1 to 64 characters"))
 	}
-	if c.Rate != 0 && !(c.Rate >= minRate && c.Rate <= maxRate) {
+	if c.Rate != 0 && !(c.Rate >= minRate && c.Rate <= maxRate) { // also when it is no number
 		errs = append(errs, fmt.Errorf("pace: rate must be 0 (unlimited) or %g to %d events per second", minRate, maxRate))
 	} else if least := c.leastBurst(); c.Burst != 0 && (c.Burst < least || c.Burst > maxBurst) {
 		errs = append(errs, fmt.Errorf("pace: burst must be 0 (one second's worth) or %d to %d events at this rate", least, maxBurst))
@@ -70,7 +70,12 @@ func (c Config) Validate() error {
 
 // leastBurst makes room for one event, and for those that must be valid for as
 // long as the database's answer travels.
-func (c Config) leastBurst() int { return max(2, int(math.Ceil(c.Rate*2*minValidity.Seconds()))) }
+func (c Config) leastBurst() int {
+	if c.Rate == 0 {
+		return 0
+	}
+	return max(2, int(math.Ceil(c.Rate*2*minValidity.Seconds())))
+}
 
 // law is the arithmetic of a budget. Times are whole microseconds, as in the database.
 type law struct {
