@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +18,9 @@ import (
 	"github.com/pillarbox/pillarbox/shared/failpoint"
 )
 
-// steps are all named failpoints that a steady load reaches, and refillSteps
-// those that a lost broker store reaches. The first word is the service.
+// The named failpoints by what reaches them; the first word is the service.
 var (
+	// steps: a steady load.
 	steps = []string{
 		"store.intake.before_commit", "store.intake.after_commit",
 		"store.relay.read", "store.relay.published", "store.relay.settled",
@@ -28,9 +29,19 @@ var (
 		"audit.entries_written", "audit.before_commit", "audit.after_commit", "audit.after_done",
 		"loyalty.ledger_written", "loyalty.before_commit", "loyalty.after_commit", "loyalty.after_done",
 	}
-	refillSteps = []string{"store.refill.listed", "store.refill.begun", "store.refill.published", "store.refill.ended", "store.relay.stream"}
-	// elsewhere are reached only by failures that a healthy line never has; the
-	// packages' own tests crash there.
+	// startSteps: a start under load, the first time that they are passed.
+	startSteps = []string{"store.purge.done"}
+	// firstSteps: the first start ever, when the stream is made and the database knows of none.
+	firstSteps = []string{"store.relay.stream"}
+	// refillSteps: a start that finds the broker's store lost. The relay's own steps are
+	// within the refill then: its page is read, published, written down.
+	refillSteps = []string{
+		"store.refill.listed", "store.refill.begun",
+		"store.relay.read", "store.relay.published", "store.relay.settled",
+		"store.refill.published", "store.refill.ended",
+	}
+	// elsewhere: only failures that a healthy line never has; the packages' own tests
+	// crash there.
 	elsewhere = []string{"waiting_committed", "dead_committed", "sweep_claimed"}
 )
 
@@ -39,7 +50,7 @@ var (
 func TestEveryFailpointIsCrashedAt(t *testing.T) {
 	t.Parallel()
 	hit := regexp.MustCompile(`(?:failpoint\.Hit|\.step)\((?:[\w.]+ \+ )?"\.?([\w.]+)"\)`)
-	covered := strings.Join(append(append(steps, refillSteps...), elsewhere...), " ") + " "
+	covered := strings.Join(slices.Concat(steps, startSteps, firstSteps, refillSteps, elsewhere), " ") + " "
 	found := 0
 	err := filepath.WalkDir("../../..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -56,13 +67,22 @@ func TestEveryFailpointIsCrashedAt(t *testing.T) {
 	require.Greater(t, found, 15, "the pattern no longer finds the calls")
 }
 
-// crashAt lets p run into the failpoint and starts it again without.
+// crashAt stops p, lets between happen, lets p run into the failpoint and starts it
+// again without.
 func crashAt(t *testing.T, ctx context.Context, p *e2e.Process, step string, count int, between func()) {
 	t.Helper()
 	require.NoError(t, p.Stop())
 	between()
+	runInto(t, p, step, count)
+	require.NoError(t, p.Run(ctx))
+}
+
+// runInto starts p and waits until it has died at the failpoint.
+func runInto(t *testing.T, p *e2e.Process, step string, count int) {
+	t.Helper()
 	plain := p.Env
-	p.Env = append(append([]string(nil), plain...), failpoint.Environment+fmt.Sprintf("=%s:%d", step, count))
+	p.Env = append(slices.Clone(plain), fmt.Sprintf("%s=%s:%d", failpoint.Environment, step, count))
+	defer func() { p.Env = plain }()
 	require.NoError(t, p.Start())
 	select {
 	case <-p.Ended():
@@ -70,8 +90,21 @@ func crashAt(t *testing.T, ctx context.Context, p *e2e.Process, step string, cou
 		require.Fail(t, "never reached", "failpoint %s", step)
 	}
 	require.NoError(t, p.Kill()) // it is dead; this only takes note
-	p.Env = plain
-	require.NoError(t, p.Run(ctx))
+}
+
+// crashAtEach does it at all of the steps.
+func crashAtEach(t *testing.T, ctx context.Context, owner func(step string) *e2e.Process, loseBroker func()) {
+	t.Helper()
+	nothing := func() {}
+	for _, step := range steps {
+		crashAt(t, ctx, owner(step), step, 3, nothing)
+	}
+	for _, step := range startSteps {
+		crashAt(t, ctx, owner(step), step, 1, nothing)
+	}
+	for _, step := range refillSteps {
+		crashAt(t, ctx, owner(step), step, 1, loseBroker)
+	}
 }
 
 // TestCrashAtEachStepOfTheSuite is the SQLite side.
@@ -79,12 +112,9 @@ func TestCrashAtEachStepOfTheSuite(t *testing.T) {
 	t.Parallel()
 	suite := startSuiteProcess(t)
 	underLoad(t, suite.Line(), crashSeed(t), func(ctx context.Context, _ func() int) {
-		for _, step := range steps {
-			crashAt(t, ctx, suite.Process, step, 3, func() {})
-		}
-		for _, step := range refillSteps {
-			crashAt(t, ctx, suite.Process, step, 1, func() { require.NoError(t, os.RemoveAll(filepath.Join(suite.Dir, "nats"))) })
-		}
+		crashAtEach(t, ctx, func(string) *e2e.Process { return suite.Process }, func() {
+			require.NoError(t, os.RemoveAll(filepath.Join(suite.Dir, "nats")))
+		})
 	})
 }
 
@@ -98,15 +128,29 @@ func TestCrashAtEachStepOfServices(t *testing.T) {
 			service, _, _ := strings.Cut(step, ".")
 			return cluster.Services[service][0]
 		}
-		for _, step := range steps {
-			crashAt(t, ctx, owner(step), step, 3, func() {})
-		}
-		for _, step := range refillSteps {
-			crashAt(t, ctx, owner(step), step, 1, func() {
-				require.NoError(t, cluster.NATS.Kill())
-				require.NoError(t, os.RemoveAll(cluster.NATSStore()))
-				require.NoError(t, cluster.NATS.Run(ctx))
-			})
-		}
+		crashAtEach(t, ctx, owner, func() {
+			require.NoError(t, cluster.NATS.Kill())
+			require.NoError(t, os.RemoveAll(cluster.NATSStore()))
+			require.NoError(t, cluster.NATS.Run(ctx))
+		})
 	})
+}
+
+// TestCrashAtTheFirstStart dies on an empty database and an empty broker: the
+// next start takes the stream that is there already.
+func TestCrashAtTheFirstStart(t *testing.T) {
+	t.Parallel()
+	b, err := binaries()
+	require.NoError(t, err)
+	suite, err := e2e.NewSuiteProcess(b, t.TempDir())
+	require.NoError(t, err)
+	for _, step := range firstSteps {
+		runInto(t, suite.Process, step, 1)
+	}
+	require.NoError(t, suite.Run(t.Context()))
+	t.Cleanup(func() { require.NoError(t, suite.Stop()) })
+	bench := begin(t, suite.Line())
+	_, err = bench.client.Place(bench.ctx, e2e.Body("ada@example.com", "EUR", 1, "1.00"))
+	require.NoError(t, err)
+	bench.conserved(t)
 }
