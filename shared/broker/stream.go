@@ -56,6 +56,9 @@ func (c *Conn) EnsureStream(ctx context.Context, s StreamConfig) (StreamState, e
 
 // ensure is EnsureStream for a stream whose subjects start with root.
 func (c *Conn) ensure(ctx context.Context, s StreamConfig, root string) (StreamState, error) {
+	if !c.NATS.IsConnected() { // rather than wait for an answer and report a time-out
+		return StreamState{}, fmt.Errorf("ensure stream %s: %w", s.Name, ErrDisconnected)
+	}
 	const attempts = 5 // two creators or updaters at once: the loser looks again
 	var err error
 	for range attempts {
@@ -113,6 +116,9 @@ func (s StreamConfig) differs(was, want jetstream.StreamConfig) bool {
 
 // Stream returns the state of a stream, or ErrNoStream.
 func (c *Conn) Stream(ctx context.Context, name string) (StreamState, error) {
+	if !c.NATS.IsConnected() {
+		return StreamState{}, fmt.Errorf("look up stream %s: %w", name, ErrDisconnected)
+	}
 	stream, err := c.JS.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return StreamState{}, fmt.Errorf("%w: %s", ErrNoStream, name)

@@ -35,10 +35,10 @@ type leader struct {
 	compared   time.Time // when the stream was last compared with state
 	reconnects uint64    // of the connection at that time
 	purged     time.Time
-	careful    bool // singles until a receipt is no duplicate: an earlier outcome is in doubt
-	limit      int  // rows of the next batch: halved when one fails, doubled when one succeeds
-	failing    bool // the last pass failed, and was logged
-	progress   bool // this pass has settled something
+	careful    bool      // singles until a receipt is no duplicate: an earlier outcome is in doubt
+	limit      int       // rows of the next batch: halved when one fails, doubled when one succeeds
+	said       time.Time // when a row of failures was last logged; zero: the last pass succeeded
+	progress   bool      // this pass has settled something
 
 	consumers map[string]seen // the registered consumers' durables as the purge last saw them
 	blocked   string          // why the purge does nothing, as logged
@@ -88,11 +88,14 @@ func ignoreEnd(ctx context.Context, err error) error {
 	return err
 }
 
-// report logs the first failure of a row of them and its end: an outage is two lines.
+// complainEvery is the time between two log lines of one outage.
+const complainEvery = 5 * time.Second
+
+// report logs the first failure of a row of them, then one every few seconds, and its end.
 func (l *leader) report(ctx context.Context, err error) {
 	switch {
-	case err == nil && l.failing:
-		l.failing = false
+	case err == nil && !l.said.IsZero():
+		l.said = time.Time{}
 		l.log.InfoContext(ctx, "relay goes on")
 	case err != nil:
 		l.r.metrics.errors.Inc()
@@ -100,8 +103,8 @@ func (l *leader) report(ctx context.Context, err error) {
 			l.r.metrics.full.Inc()
 			l.purged = time.Time{} // perhaps there is something to purge
 		}
-		if !l.failing {
-			l.failing = true
+		if time.Since(l.said) >= complainEvery {
+			l.said = time.Now()
 			l.log.WarnContext(ctx, "relay waits and tries again", logs.Error, err)
 		}
 	}
