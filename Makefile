@@ -62,4 +62,4 @@ compose-test: ## the compose file for real: build, up, three mailers, kill, rest
 	go test -count=1 -v -tags compose -run TestCompose -timeout 40m ./services/suite/e2e
 
 crash: ## long crash runs: make crash N=200 SEED=1
-	$(PG) env PILLARBOX_CRASH_N=$(N) PILLARBOX_CRASH_SEED=$(SEED) go test -count=1 -v -timeout 6h -run 'Crash|Killed|Wiped|Restored|Lost|Terminated' ./services/suite/e2e
+	$(PG) env PILLARBOX_CRASH_N=$(N) PILLARBOX_CRASH_SEED=$(SEED) go test -count=1 -v -timeout 6h -run 'Crash|Killed|Wiped|Restore|Lost|Terminated|Fsync|Pickup|Frozen|AtOnce' ./services/suite/e2e
