@@ -14,6 +14,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/dispatch"
 	"github.com/pillarbox/pillarbox/shared/outbox"
+	"github.com/pillarbox/pillarbox/shared/pace"
 )
 
 // Config of the service. A field that is zero has its default, so that the zero value works.
@@ -26,6 +27,8 @@ type Config struct {
 	Dispatch     dispatch.Mode `name:"dispatch" env:"PILLARBOX_MAILER_DISPATCH" default:"competing" help:"How the mails of a transaction are spread over the workers: competing (first free takes the next), single (one after another), round-robin (fixed turn), by-key (all of one order to one worker)."`
 	Workers      int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together (1 to 256; single has one)."`
 	Transactions int           `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Rate         float64       `name:"rate" env:"PILLARBOX_MAILER_RATE" default:"0" help:"Mails per second that all replicas together hand to the transport (0.001 to 1000000; 0: unlimited)."`
+	Burst        int           `name:"burst" env:"PILLARBOX_MAILER_BURST" default:"0" help:"Mails that may go at once after a quiet time (at least 2 and a fifth of a second's worth; 0: one second's worth)."`
 	Attempts     int           `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
 	Backoff      time.Duration `name:"backoff" env:"PILLARBOX_MAILER_BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
 	MaxBackoff   time.Duration `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
@@ -94,6 +97,8 @@ func (c Config) Validate() error {
 	check(c.Dispatch.Valid(), "DISPATCH", "competing, single, round-robin or by-key")
 	check(c.Workers >= 1 && c.Workers <= 256, "WORKERS", "1 to 256")
 	check(c.Transactions >= 1 && c.Transactions <= 16, "TRANSACTIONS", "1 to 16")
+	check(pace.Config{Name: transport, Rate: c.Rate}.Validate() == nil, "RATE", "0 (unlimited) or 0.001 to 1000000")
+	check(c.budget().Validate() == nil, "BURST", "0 (one second's worth), or 2 to 1000000000 and at least a fifth of PILLARBOX_MAILER_RATE")
 	check(c.Attempts >= 1 && c.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
 	check(c.Backoff >= time.Millisecond && c.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
 	check(c.MaxBackoff >= time.Millisecond && c.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
@@ -101,6 +106,32 @@ func (c Config) Validate() error {
 	check(c.Sweep >= 100*time.Millisecond && c.Sweep <= 10*time.Minute, "SWEEP", "100ms to 10m")
 	check(c.Drain >= 100*time.Millisecond && c.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
+}
+
+// transport names the budget: each way out has its own.
+const transport = "pickup"
+
+func (c Config) budget() pace.Config {
+	return pace.Config{Name: transport, Rate: c.Rate, Burst: c.Burst}
+}
+
+// paced cuts groups to what the budget lets pass at once and earns in a second, so that
+// replicas take turns.
+func (c Config) paced(p *pace.Pacer) Config {
+	if p.Limited() {
+		c.Batch = min(c.Batch, p.Most(), max(1, int(c.Rate)))
+	}
+	return c
+}
+
+// timeout of a group: the default, and under a budget time for a hundred groups before it.
+func (c Config) timeout() time.Duration {
+	const work, longest = 30 * time.Second, 2 * time.Minute
+	if c.Rate == 0 {
+		return work
+	}
+	turn := time.Duration(float64(c.Batch) / c.Rate * float64(time.Second))
+	return min(work+100*turn, longest)
 }
 
 func (c Config) subscriber(r *outbox.Registrar) broker.SubscriberConfig {
@@ -130,6 +161,7 @@ func (c Config) consumer() consumer.Config {
 		MaxAttempts: c.Attempts,
 		Backoff:     c.Backoff,
 		MaxBackoff:  c.MaxBackoff,
+		Timeout:     c.timeout(),
 		Drain:       c.Drain,
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
 	"github.com/pillarbox/pillarbox/shared/outbox"
+	"github.com/pillarbox/pillarbox/shared/pace"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
@@ -50,6 +51,7 @@ type Service struct {
 	consumer *consumer.Consumer
 	sweeper  *delivery.Sweeper
 	accepter *delivery.Accepter
+	pacer    *pace.Pacer
 
 	registrar *outbox.Registrar
 }
@@ -63,6 +65,11 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, errors.New("mailer: database, broker and log are required")
 	}
 	c = c.withDefaults()
+	pacer, err := newPacer(c.budget(), d)
+	if err != nil {
+		return nil, fmt.Errorf("mailer: %w", err)
+	}
+	c = c.paced(pacer)
 	letters, err := letter.New(letter.Config{From: c.From, Domain: c.Domain})
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
@@ -81,13 +88,13 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
 	box := pickup.New(pickup.Config{Dir: c.Pickup, Mode: fs.FileMode(c.FileMode)}, pickup.System{})
-	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB), registrar: registrar}
+	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB), registrar: registrar, pacer: pacer}
 	s.accepter = delivery.NewAccepter(d.DB, metrics, d.Log)
 	s.sweeper = delivery.NewSweeper(delivery.SweepConfig{Every: c.Sweep, Grace: c.Sweep}, s.folder, d.DB, metrics, d.Log)
 	s.consumer, err = consumer.New(c.consumer(), consumer.Deps{
 		DB:         d.DB,
 		Subscriber: subscriber,
-		Effect:     delivery.NewEffect(drafts, s.folder, s.accepter, metrics, d.Log, time.Now),
+		Effect:     delivery.NewEffect(drafts, s.folder, s.accepter, metrics, d.Log, time.Now).Paced(pacer),
 		Log:        d.Log,
 		Registry:   d.Registry,
 	})
@@ -95,6 +102,17 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
 	return s, nil
+}
+
+func newPacer(c pace.Config, d Deps) (*pace.Pacer, error) {
+	pacer, err := pace.New(c, d.DB)
+	if err != nil || d.Registry == nil {
+		return pacer, err
+	}
+	if err := d.Registry.Register(pacer); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	return pacer, nil
 }
 
 // newDrafts returns the strategy that renders and writes mails, with the measurement in front of each.
@@ -120,6 +138,8 @@ func (s *Service) Run(ctx context.Context) error {
 	helpers.Go(func() { s.registrar.Run(helping) })
 	helpers.Go(func() { s.sweeper.Run(helping) })
 	helpers.Go(func() { s.accepter.Run(helping) })
+	// Who waits for the budget at the stop gives its mails back: others have the same budget.
+	defer context.AfterFunc(ctx, s.pacer.Close)()
 	err := s.consumer.Run(ctx)
 	stop()
 	helpers.Wait()

@@ -46,12 +46,42 @@ type Effect struct {
 	metrics  *Metrics
 	log      *slog.Logger
 	now      func() time.Time
+	budget   Budget // nil: unlimited
 }
 
 // NewEffect does no I/O. How the mails of a group are spread over workers is up
 // to drafts, a strategy over Drafting.
 func NewEffect(drafts dispatch.Strategy[*Draft], f *Folder, a *Accepter, m *Metrics, log *slog.Logger, now func() time.Time) *Effect {
 	return &Effect{drafts: drafts, folder: f, accepter: a, metrics: m, log: log, now: now}
+}
+
+// Budget is the rate at which a transport may be given mails, in all replicas together (pace.Pacer).
+type Budget interface {
+	// Wait returns nil when n mails may pass at once.
+	Wait(ctx context.Context, n int) error
+	// Most is the largest n.
+	Most() int
+}
+
+// Paced returns the effect under a budget. A group's share is taken before its mails are made:
+// outside of the transaction, and so that none of them grows old in waiting. A group that fails has
+// spent its share; what a crash left staged was paid for by its owner.
+func (e *Effect) Paced(b Budget) *Effect {
+	paced := *e
+	paced.budget = b
+	return &paced
+}
+
+// share waits until n mails may pass. That there is none in time says nothing against the mails.
+func (e *Effect) share(ctx context.Context, n int) error {
+	for e.budget != nil && n > 0 {
+		k := min(n, e.budget.Most()) // groups are cut to fit; this one was not
+		if err := e.budget.Wait(ctx, k); err != nil {
+			return consumer.AsOutage(fmt.Errorf("rate of mails: %w", err))
+		}
+		n -= k
+	}
+	return nil
 }
 
 // Probe reports whether the pickup folder is the right one and takes files.
@@ -62,6 +92,9 @@ func (e *Effect) Prepare(ctx context.Context, group consumer.Group) (consumer.Wo
 	box, err := e.folder.Box(ctx)
 	if err != nil {
 		return nil, consumer.AsOutage(err)
+	}
+	if err := e.share(ctx, len(group.Due)); err != nil {
+		return nil, err
 	}
 	w := &work{effect: e, box: box, own: make(map[string]ledger.Delivery, len(group.Due)), staged: e.now()}
 	drafts, err := e.stage(ctx, box, group.Due)
