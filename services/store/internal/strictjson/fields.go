@@ -112,5 +112,8 @@ func unknown(name string, fields Fields) string {
 }
 
 func escapePointer(name string) string {
+	if !strings.ContainsAny(name, "~/") { // nearly always, and a replacer is not cheap
+		return name
+	}
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
 }
