@@ -2,6 +2,7 @@ package pace_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -64,6 +65,9 @@ func (w *world) start(t require.TestingT, skew time.Duration) *replica {
 // step lets the replica's caller make one step, and holds a pass against the law.
 func (r *replica) step(t require.TestingT) {
 	wait, err := r.p.Step(context.Background(), r.n)
+	if errors.Is(err, pace.ErrSlow) { // its caller tries again
+		wait, err = time.Second, nil
+	}
 	require.NoError(t, err)
 	r.wake = r.w.now.Add(wait)
 	if wait == 0 {
@@ -134,6 +138,9 @@ func configs(t *rapid.T, name string) pace.Config {
 	return c
 }
 
+// serverBudgets is how many of the random histories the slower engine goes through.
+const serverBudgets = 10
+
 // TestLaw: whatever replicas come, freeze and go, no window has more events than
 // rate × t + burst, and every caller passes in its time.
 func TestLaw(t *testing.T) {
@@ -142,6 +149,9 @@ func TestLaw(t *testing.T) {
 		budgets := 0
 		rapid.Check(t, func(t *rapid.T) {
 			budgets++
+			if db.Dialect().Postgres() && budgets > serverBudgets && !t.Failed() {
+				return
+			}
 			w := newWorld(t, db, configs(t, fmt.Sprint("budget ", budgets)))
 			some := func(t *rapid.T, ok func(*replica) bool) *replica {
 				var all []*replica
@@ -218,7 +228,7 @@ func TestArithmetic(t *testing.T) {
 			require.GreaterOrEqual(t, p.Most(), c.Burst/2-1)
 		}
 		require.GreaterOrEqual(t, p.Validity(), 99*time.Millisecond)
-		require.LessOrEqual(t, p.Validity(), time.Second)
+		require.LessOrEqual(t, p.Validity(), 2*time.Second)
 		require.GreaterOrEqual(t, p.Most(), 1)
 		require.LessOrEqual(t, p.Cost(p.Most()), p.Tolerance())
 		if p.Chunk() > 1 {
@@ -302,17 +312,17 @@ func TestClockThatIsSetBack(t *testing.T) {
 	})
 }
 
-// TestDatabaseThatIsTooSlow: answers that come after the shares are void let nothing pass and
-// do not spin.
+// TestDatabaseThatIsTooSlow: answers that come after the shares are void let nothing pass, and
+// that is told.
 func TestDatabaseThatIsTooSlow(t *testing.T) {
 	t.Parallel()
 	db, _ := databasetest.SQLite(t, "mailer")
 	w := newWorld(t, db, pace.Config{Name: "x", Rate: 10, Burst: 10})
 	r := w.start(t, 0)
 	r.n, r.to, r.from = 1, 0, time.Second
-	r.step(t)
-	require.Empty(t, w.passed)
-	require.True(t, r.wake.After(w.now))
+	_, err := r.p.Step(t.Context(), 1)
+	require.ErrorIs(t, err, pace.ErrSlow)
+	r.wake = w.now
 	w.serve(t)
 	require.Len(t, w.passed, 1)
 }
@@ -356,4 +366,26 @@ func TestWorstMoments(t *testing.T) {
 		require.Len(t, w.passed, 3)
 		require.Less(t, w.now.Sub(w.passed[0].at), 510*ms, "and not later than needed")
 	})
+}
+
+// TestLeasesFollowTheWork: they grow while they are spent, and shrink to what is asked for while
+// they are not.
+func TestLeasesFollowTheWork(t *testing.T) {
+	t.Parallel()
+	db, _ := databasetest.SQLite(t, "mailer")
+	w := newWorld(t, db, pace.Config{Name: "x", Rate: 100, Burst: 100})
+	r := w.start(t, 0)
+	most := 0
+	for range 60 {
+		r.n = 1
+		w.serve(t)
+		most = max(most, r.p.Held())
+	}
+	require.Equal(t, r.p.Chunk()-1, most)
+	for range 6 {
+		w.now = w.now.Add(10 * time.Second)
+		r.n = 1
+		w.serve(t)
+	}
+	require.Zero(t, r.p.Held(), "a replica with little to do keeps nothing from others")
 }

@@ -7,11 +7,12 @@
 // events pass Wait, in all replicas together, whenever they start, freeze and
 // die; that who asks first is served first, so that nobody starves; and that a
 // replica without work holds nothing for long. It does not promise that the
-// whole rate is used: a share that is not spent in time is void. What passes Wait
-// may happen a little later; that delay is the caller's.
+// whole rate is used: a share that is not spent in time is void, so a database whose
+// answers take longer than the validity lets nothing pass. What passes Wait may happen
+// a little later; that delay is the caller's.
 //
 // How: every event of a share has a moment from which it may be spent, and is void
-// validity later (at most a second, and at most what half the burst takes). The
+// validity later (at most two seconds, and at most what half the burst takes). The
 // moments are booked in the database one behind the other, also ahead of time: a
 // queue of all replicas (GCRA with the burst less rate × validity as its tolerance, so
 // that even shares spent at their last moment keep to the law).
@@ -36,7 +37,7 @@ import (
 const (
 	// maxValidity bounds for how long a share can be held, minValidity leaves time for
 	// the database's answer to travel.
-	maxValidity = time.Second
+	maxValidity = 2 * time.Second
 	minValidity = 100 * time.Millisecond
 	// maxAhead is how far ahead shares are booked. It bounds what a killed replica's
 	// bookings can hold up, and tells a queue from a clock that was set back.
@@ -51,7 +52,7 @@ const (
 type Config struct {
 	Name  string  // of the budget: replicas with one name in one database share it
 	Rate  float64 // events per second in all replicas together; 0: unlimited
-	Burst int     // events that may pass at once; 0: one second's worth, at least 2
+	Burst int     // events that may pass at once; 0: two seconds' worth, at least 2
 }
 
 // Validate lists all that is wrong with c.
@@ -63,7 +64,7 @@ func (c Config) Validate() error {
 	if c.Rate != 0 && !(c.Rate >= minRate && c.Rate <= maxRate) { // also when it is no number
 		errs = append(errs, fmt.Errorf("pace: rate must be 0 (unlimited) or %g to %d events per second", minRate, maxRate))
 	} else if least := c.leastBurst(); c.Burst != 0 && (c.Burst < least || c.Burst > maxBurst) {
-		errs = append(errs, fmt.Errorf("pace: burst must be 0 (one second's worth) or %d to %d events at this rate", least, maxBurst))
+		errs = append(errs, fmt.Errorf("pace: burst must be 0 (two seconds' worth) or %d to %d events at this rate", least, maxBurst))
 	}
 	return errors.Join(errs...)
 }
@@ -89,7 +90,7 @@ type law struct {
 func (c Config) law() law {
 	burst := float64(c.Burst)
 	if c.Burst == 0 {
-		burst = max(2, math.Ceil(c.Rate))
+		burst = max(2, math.Ceil(2*c.Rate))
 	}
 	seconds := min(maxValidity.Seconds(), burst/2/c.Rate, (burst-1)/c.Rate)
 	// Two microseconds less make room for the rounding of tolerance and cost.

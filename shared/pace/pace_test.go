@@ -172,54 +172,55 @@ func TestRowThatIsLocked(t *testing.T) {
 	require.NoError(t, <-result)
 }
 
-// TestReplicasInRealTime: three replicas with several callers each, one of which dies half way,
-// keep to the budget and use it. The clock here is read after Wait has returned, on a
-// machine that may be busy, so a quarter of a second is allowed for.
+// TestReplicasInRealTime: three replicas with several callers each, one of which dies on the way,
+// keep to the budget, and each gets its share. The clock here is read after Wait has returned,
+// on a machine that may be busy, so a second is allowed for.
 func TestReplicasInRealTime(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "mailer", func(t *testing.T, db *database.DB) {
-		const rate, burst, callers = 200, 60, 4
-		config := pace.Config{Name: "x", Rate: rate, Burst: burst}
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		const rate, burst, callers, enough = 100, 200, 3, 150
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		dying, kill := context.WithTimeout(ctx, time.Second)
+		dying, kill := context.WithCancel(ctx)
 		defer kill()
 		var mu sync.Mutex
 		var passed []pass
 		counts := make([]int, 3)
+		count := func(replica, n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			passed = append(passed, pass{time.Now(), n})
+			if counts[replica] += n; counts[0] > enough/3 {
+				kill()
+			}
+			if min(counts[1], counts[2]) > enough {
+				cancel()
+			}
+		}
 		var wg sync.WaitGroup
-		start := time.Now()
 		for i := range counts {
-			p, ctx := newPacer(t, db, config), ctx
+			p, ctx := newPacer(t, db, pace.Config{Name: "x", Rate: rate, Burst: burst}), ctx
 			if i == 0 {
 				ctx = dying
 			}
 			for caller := range callers {
 				wg.Go(func() {
-					for p.Wait(ctx, 1+caller) == nil {
-						mu.Lock()
-						passed = append(passed, pass{time.Now(), 1 + caller})
-						counts[i] += 1 + caller
-						mu.Unlock()
+					for ctx.Err() == nil {
+						if p.Wait(ctx, 1+caller) == nil {
+							count(i, 1+caller)
+						}
 					}
 				})
 			}
 		}
 		wg.Wait()
-		total := 0
 		for i := range passed {
 			sum := 0
-			total += passed[i].n
 			for j := i; j < len(passed); j++ {
 				sum += passed[j].n
-				require.LessOrEqual(t, float64(sum), rate*(passed[j].at.Sub(passed[i].at).Seconds()+0.25)+burst)
+				require.LessOrEqual(t, float64(sum), rate*(passed[j].at.Sub(passed[i].at).Seconds()+1)+burst)
 			}
 		}
-		took := time.Since(start).Seconds()
-		t.Logf("%d events in %.1f s, %v by replica", total, took, counts)
-		require.Greater(t, float64(total), rate*took/3, "the budget is used")
-		for _, n := range counts {
-			require.Greater(t, n, total/20, "nobody starves: %v", counts)
-		}
+		require.Greater(t, min(counts[1], counts[2]), enough, "nobody starves: %v", counts)
 	})
 }

@@ -17,6 +17,8 @@ var (
 	ErrLate = errors.New("no share before the deadline")
 	// ErrClosed: the Pacer was closed, and the caller would have had to wait.
 	ErrClosed = errors.New("no share without waiting, and nobody waits any more")
+	// ErrSlow: the database's answers come when the shares are void already.
+	ErrSlow = errors.New("the database answers more slowly than the burst allows for")
 	// ErrTooMany: so many events never fit into the burst at once.
 	ErrTooMany = errors.New("more events than can pass at once")
 )
@@ -82,7 +84,7 @@ func (p *Pacer) Close() { p.closing.Do(func() { close(p.closed) }) }
 
 // Wait returns nil when n events may pass now, all at once. Callers of one replica
 // pass in the order in which they came. An error means that none passed: the
-// context's, ErrLate (at once), ErrClosed, ErrTooMany, or the database's.
+// context's, ErrLate (at once), ErrClosed, ErrSlow, ErrTooMany, or the database's.
 func (p *Pacer) Wait(ctx context.Context, n int) error {
 	if n < 0 || n > p.Most() {
 		return fmt.Errorf("%w: %d of at most %d", ErrTooMany, n, p.Most())
@@ -105,7 +107,10 @@ func (p *Pacer) Wait(ctx context.Context, n int) error {
 	defer func() { <-p.turn }()
 	for {
 		wait, err := p.step(ctx, n)
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil: // in the middle of a statement
+			return ended(ctx)
+		case err != nil:
 			return err
 		}
 		if wait == 0 {
@@ -160,7 +165,7 @@ func (p *Pacer) step(ctx context.Context, n int) (wait time.Duration, err error)
 			return retry/2 + rand.N(retry), nil
 		}
 	}
-	return retry, nil // shares that were void when they came, again and again: the database is slow
+	return 0, ErrSlow
 }
 
 // until is the time to wait for a share that is held already.

@@ -28,7 +28,7 @@ type Config struct {
 	Workers      int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together (1 to 256; single has one)."`
 	Transactions int           `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
 	Rate         float64       `name:"rate" env:"PILLARBOX_MAILER_RATE" default:"0" help:"Mails per second that all replicas together hand to the transport (0.001 to 1000000; 0: unlimited)."`
-	Burst        int           `name:"burst" env:"PILLARBOX_MAILER_BURST" default:"0" help:"Mails that may go at once after a quiet time (at least 2 and a fifth of a second's worth; 0: one second's worth)."`
+	Burst        int           `name:"burst" env:"PILLARBOX_MAILER_BURST" default:"0" help:"Mails that may go at once after a quiet time (at least 2 and a fifth of a second's worth; 0: two seconds' worth)."`
 	Attempts     int           `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
 	Backoff      time.Duration `name:"backoff" env:"PILLARBOX_MAILER_BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
 	MaxBackoff   time.Duration `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
@@ -98,7 +98,7 @@ func (c Config) Validate() error {
 	check(c.Workers >= 1 && c.Workers <= 256, "WORKERS", "1 to 256")
 	check(c.Transactions >= 1 && c.Transactions <= 16, "TRANSACTIONS", "1 to 16")
 	check(pace.Config{Name: transport, Rate: c.Rate}.Validate() == nil, "RATE", "0 (unlimited) or 0.001 to 1000000")
-	check(c.budget().Validate() == nil, "BURST", "0 (one second's worth), or 2 to 1000000000 and at least a fifth of PILLARBOX_MAILER_RATE")
+	check(c.budget().Validate() == nil, "BURST", "0 (two seconds' worth), or 2 to 1000000000 and at least a fifth of PILLARBOX_MAILER_RATE")
 	check(c.Attempts >= 1 && c.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
 	check(c.Backoff >= time.Millisecond && c.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
 	check(c.MaxBackoff >= time.Millisecond && c.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")

@@ -25,7 +25,7 @@ func placed(t *testing.T, orders int) (bodies [][]byte) {
 func TestReplicasShareTheRate(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "mailer", func(t *testing.T, db *database.DB) {
-		const rate, burst, orders = 40, 20, 100
+		const rate, burst, orders = 40, 40, 100
 		b := setup(t, db)
 		config := mailersvc.Config{Rate: rate, Burst: burst, Sweep: 10 * time.Minute}
 		first, _ := b.startAs(t, config)
