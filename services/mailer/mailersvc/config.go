@@ -25,7 +25,7 @@ type Config struct {
 	FileMode     FileMode      `name:"file-mode" env:"PILLARBOX_MAILER_FILE_MODE" default:"0640" help:"Mode of the .eml files, octal, whatever the umask (0600 to 0666)."`
 	Batch        int           `name:"batch" env:"PILLARBOX_MAILER_BATCH" default:"100" help:"Most mails made durable in one transaction (1 to 1000)."`
 	Dispatch     dispatch.Mode `name:"dispatch" env:"PILLARBOX_MAILER_DISPATCH" default:"competing" help:"How the mails of a transaction are spread over the workers: competing (first free takes the next), single (one after another), round-robin (fixed turn), by-key (all of one order to one worker)."`
-	Workers      int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together (1 to 256; single has one)."`
+	Workers      int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together; single has one (1 to 256)."`
 	Transactions int           `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
 	Rate         float64       `name:"rate" env:"PILLARBOX_MAILER_RATE" default:"0" help:"Mails per second that all replicas together hand to the transport (0.001 to 1000000; 0: unlimited)."`
 	Burst        int           `name:"burst" env:"PILLARBOX_MAILER_BURST" default:"0" help:"Mails that may go at once after a quiet time (at least 2 and a fifth of a second's worth; 0: two seconds' worth)."`
