@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,20 +19,17 @@ import (
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
+// buildDir is where this process builds the programs, when a test needs them.
+func buildDir() string { return filepath.Join(os.TempDir(), fmt.Sprintf("pillarbox-e2e-%d", os.Getpid())) }
+
 // binaries are built once, by the first test that needs processes.
 var binaries = sync.OnceValues(func() (e2e.Binaries, error) {
-	dir, err := os.MkdirTemp("", "pillarbox-e2e-")
-	if err != nil {
-		return e2e.Binaries{}, err
-	}
-	return e2e.Build(context.Background(), dir, "failpoint")
+	return e2e.Build(context.Background(), buildDir(), "failpoint")
 })
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
-		if b, err := binaries(); err == nil {
-			_ = os.RemoveAll(b.Dir) // a folder in the temporary folder
-		}
+		_ = os.RemoveAll(buildDir()) // a folder in the temporary folder
 		os.Exit(status)
 	}))
 }
