@@ -20,7 +20,9 @@ import (
 )
 
 // buildDir is where this process builds the programs, when a test needs them.
-func buildDir() string { return filepath.Join(os.TempDir(), fmt.Sprintf("pillarbox-e2e-%d", os.Getpid())) }
+func buildDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("pillarbox-e2e-%d", os.Getpid()))
+}
 
 // binaries are built once, by the first test that needs processes.
 var binaries = sync.OnceValues(func() (e2e.Binaries, error) {
