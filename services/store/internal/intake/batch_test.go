@@ -69,40 +69,31 @@ func TestPartsAreBoundedInBytes(t *testing.T) {
 	require.EqualValues(t, 2, groups)
 }
 
-// A batch and single requests share transactions, within the group's size.
-func TestBatchAndRequestsShareGroups(t *testing.T) {
+// Requests of several orders share transactions, within the group's size.
+func TestRequestsShareGroups(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "store", func(t *testing.T, db *database.DB) {
 		for _, c := range []struct {
 			mode   intake.Mode
 			groups int
-		}{{intake.ModeGroup, 2}, {intake.ModeSingle, 5}} {
+		}{{intake.ModeGroup, 3}, {intake.ModeSingle, 5}} {
 			d := newDesk(t, db, intake.Config{Mode: c.mode, Group: 10, Committers: 1})
 			before := count(t, db, "orders")
 			var clients sync.WaitGroup
-			place := func() { clients.Go(func() { d.mustPlace() }) }
-			place()
-			place()
-			d.queued(2)
-			clients.Go(func() {
-				for _, o := range d.PlaceAll(context.Background(), items(t, 7, nil), intake.Trace{}) {
-					require.NoError(t, o.Err)
-				}
-			})
-			d.queued(3)
-			clients.Go(func() { // of 9 + 3 the group takes 9
-				for _, o := range d.PlaceAll(context.Background(), items(t, 3, nil), intake.Trace{}) {
-					require.NoError(t, o.Err)
-				}
-			})
-			d.queued(4)
-			place()
-			d.queued(5)
+			// Of ten the first group has 1 + 1 + 7; what does not fit is the next one's first.
+			for waits, n := range []int{1, 1, 7, 3, 8} {
+				clients.Go(func() {
+					for _, o := range d.PlaceAll(context.Background(), items(t, n, nil), intake.Trace{}) {
+						require.NoError(t, o.Err)
+					}
+				})
+				d.queued(waits + 1)
+			}
 			d.start()
 			clients.Wait()
 			groups, _ := d.metric("intake_group_requests")
 			require.EqualValues(t, c.groups, groups, c.mode)
-			require.Equal(t, 13, count(t, db, "orders")-before)
+			require.Equal(t, 20, count(t, db, "orders")-before)
 		}
 	})
 }
