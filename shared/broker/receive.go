@@ -14,6 +14,7 @@ import (
 const (
 	toolAckWait    = 5 * time.Second
 	toolAckPending = 1000
+	connectionPoll = 100 * time.Millisecond
 )
 
 // EnsureConsumer finds the durable of a group at a stream, or makes one that begins with the stream's first
@@ -61,8 +62,8 @@ type Received struct {
 	msg        *nats.Msg
 }
 
-// Next waits for a message until ctx ends. It outlives a lost connection; a durable that is gone ends it with
-// ErrNoConsumer.
+// Next waits for a message until ctx ends. It outlives what happens at the server, but not a lost connection, which is
+// ErrDisconnected: call it again when it is back. A durable that is gone is ErrNoConsumer.
 func (r *Receiver) Next(ctx context.Context) (Received, error) {
 	for {
 		m, err := r.next(ctx)
@@ -74,6 +75,9 @@ func (r *Receiver) Next(ctx context.Context) (Received, error) {
 		}
 		// The session is of no use any more. Is the durable?
 		r.Close()
+		if !r.conn.NATS.IsConnected() {
+			return Received{}, ErrDisconnected
+		}
 		if _, err := r.conn.JS.Consumer(ctx, r.at.stream, r.at.name); errors.Is(err, jetstream.ErrConsumerNotFound) ||
 			errors.Is(err, jetstream.ErrStreamNotFound) {
 			return Received{}, fmt.Errorf("%w: %s", ErrNoConsumer, r.at.name)
@@ -94,21 +98,27 @@ func (r *Receiver) next(ctx context.Context) (*nats.Msg, error) {
 		}
 		r.s = s
 	}
+	look := time.NewTicker(connectionPoll)
+	defer look.Stop()
+	asked := time.Now()
 	for {
 		if r.s.due == 0 {
 			if err := r.s.pull(1); err != nil {
 				return nil, err
 			}
+			asked = time.Now()
 		}
-		answer := time.NewTimer(pullExpiry + pullGrace)
 		select {
 		case <-ctx.Done():
-			answer.Stop()
 			return nil, context.Cause(ctx)
-		case <-answer.C:
-			return nil, errNoAnswer
+		case <-look.C:
+			if !r.conn.NATS.IsConnected() {
+				return nil, ErrDisconnected
+			}
+			if time.Since(asked) > pullExpiry+pullGrace {
+				return nil, errNoAnswer
+			}
 		case m := <-r.s.msgs:
-			answer.Stop()
 			if isMessage, err := r.s.receive(m); err != nil || isMessage {
 				return m, err
 			}

@@ -24,6 +24,7 @@ const (
 
 	attachTimeout = 10 * time.Second // for a suite that is starting or stopping
 	attachPoll    = 20 * time.Millisecond
+	othersTimeout = time.Second
 	// dialTimeout bounds one attempt at the address in run.json: after a crash it may be an old one.
 	dialTimeout = 2 * time.Second
 )
@@ -32,8 +33,10 @@ const (
 type Attached struct {
 	Conn *broker.Conn
 	// Alone: no suite runs. This process holds the folder and serves its broker until Close;
-	// other commands reach it as they would reach a suite.
-	Alone  bool
+	// other commands reach it as they would reach a suite, and attach anew when it is gone.
+	Alone bool
+	// Suite: a suite runs there. (Neither: it is another command that has the folder open.)
+	Suite  bool
 	opened parts
 }
 
@@ -97,7 +100,7 @@ func attachOnce(ctx context.Context, dir string, log *slog.Logger) (_ *Attached,
 	if err != nil {
 		return nil, fmt.Errorf("open the folder's broker: %w", err)
 	}
-	a.opened.add(func() error { server.Stop(); return nil })
+	a.opened.add(func() error { stopAfterOthers(server); return nil })
 	if err := a.connect(ctx, broker.Config{Server: server, Token: run.NATSToken}, log); err != nil {
 		return nil, err
 	}
@@ -107,6 +110,14 @@ func attachOnce(ctx context.Context, dir string, log *slog.Logger) (_ *Attached,
 	}
 	a.opened.add(func() error { return removeRunFile(dir) })
 	return a, nil
+}
+
+// stopAfterOthers stops the server once commands of other processes that use it have had the time to end.
+func stopAfterOthers(server *embedded.Server) {
+	for deadline := time.Now().Add(othersTimeout); server.NumClients() > 0 && time.Now().Before(deadline); {
+		time.Sleep(attachPoll)
+	}
+	server.Stop()
 }
 
 // attachRunning connects to the process that holds the folder. Whatever is not as it should be
@@ -130,7 +141,7 @@ func attachRunning(ctx context.Context, dir string, log *slog.Logger) (*Attached
 	if strconv.Itoa(run.PID) != strings.TrimSpace(string(holder)) {
 		return nil, fmt.Errorf("%w: run.json is that of process %d", ErrInUse, run.PID)
 	}
-	a := &Attached{}
+	a := &Attached{Suite: run.HTTP != ""}
 	if err := a.connect(ctx, broker.Config{URL: run.NATSURL, Token: run.NATSToken}, log); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInUse, err)
 	}

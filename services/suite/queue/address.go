@@ -41,35 +41,64 @@ func (a *Address) AfterApply(k *kong.Context) error {
 	return nil
 }
 
-// open connects w to the broker.
-func (a Address) open(ctx context.Context, w *work) (closeBroker func() error, err error) {
+// open connects to the broker.
+func (w *work) open(ctx context.Context) error {
 	log := logs.New(w.Err, "text", slog.LevelError)
-	if a.NATS == "" {
-		attached, err := inprocess.Attach(ctx, a.Data, log)
-		if err != nil {
-			return nil, err
-		}
-		w.Conn = attached.Conn
-		if attached.Alone {
-			w.folder = a.Data
-		}
-		return attached.Close, nil
+	if w.address.NATS != "" {
+		return w.dial(ctx, log)
 	}
-	conn, err := broker.Connect(broker.Config{URL: a.NATS, Name: "pillarbox-operator"}, log)
+	attached, err := inprocess.Attach(ctx, w.address.Data, log)
 	if err != nil {
-		return nil, withoutPassword(a.NATS, err)
+		return err
+	}
+	w.Conn, w.closeBroker, w.suite = attached.Conn, attached.Close, attached.Suite
+	if attached.Alone {
+		w.folder = w.address.Data
+	}
+	return nil
+}
+
+func (w *work) close() error {
+	if w.closeBroker == nil {
+		return nil
+	}
+	err := w.closeBroker()
+	w.Conn, w.closeBroker, w.folder = nil, nil, ""
+	return err
+}
+
+// reopen is for after a lost connection. To a NATS server it comes back by itself. A suite that has stopped may be
+// about to start again, so its folder is left alone. What another command had opened is free now.
+func (w *work) reopen(ctx context.Context) error {
+	switch {
+	case w.address.NATS != "":
+		return nil
+	case w.suite:
+		return fmt.Errorf("the suite on %s has stopped", w.address.Data)
+	}
+	if err := w.close(); err != nil {
+		return err
+	}
+	return w.open(ctx)
+}
+
+func (w *work) dial(ctx context.Context, log *slog.Logger) error {
+	address := w.address.NATS
+	conn, err := broker.Connect(broker.Config{URL: address, Name: "pillarbox-operator"}, log)
+	if err != nil {
+		return withoutPassword(err)
 	}
 	wait, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if err := conn.AwaitReady(wait); err != nil {
 		conn.Close()
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("%s: %w", redacted(a.NATS), err)
+		return fmt.Errorf("%s: %w", redacted(address), err)
 	}
-	w.Conn = conn
-	return func() error { conn.Close(); return nil }, nil
+	w.Conn, w.closeBroker = conn, func() error { conn.Close(); return nil }
+	return nil
 }
 
 // redacted is the address without passwords and tokens.
@@ -87,7 +116,7 @@ func redacted(address string) string {
 }
 
 // withoutPassword drops the text of errors that repeat the address.
-func withoutPassword(address string, err error) error {
+func withoutPassword(err error) error {
 	var parse *url.Error
 	if errors.As(err, &parse) {
 		return fmt.Errorf("connect to broker: the NATS address is not a URL: %w", parse.Err)

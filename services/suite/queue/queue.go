@@ -61,24 +61,26 @@ func (statuses) Help() string { return statusHelp + "." }
 type work struct {
 	*broker.Conn
 	*Streams
-	json bool
-	yes  bool
-	// folder is set when this process has opened the data folder.
-	folder string
+	json        bool
+	yes         bool
+	address     Address
+	folder      string // set while this process has opened the data folder
+	suite       bool   // the broker is a running suite's
+	closeBroker func() error
 }
 
 // run opens the broker, does the job and closes it again.
 func (c *Commands) run(do func(context.Context, *work) error) (err error) {
-	w := &work{Streams: c.Streams, json: c.JSON}
+	w := &work{Streams: c.Streams, json: c.JSON, address: c.Address}
 	if w.Streams == nil {
 		w.Streams = standardStreams()
 	}
 	ctx, stop := w.context()
 	defer stop()
-	closeBroker, err := c.Address.open(ctx, w)
-	if err == nil {
-		err = errors.Join(do(ctx, w), closeBroker())
+	if err = w.open(ctx); err == nil {
+		err = do(ctx, w)
 	}
+	err = errors.Join(err, w.close())
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		// Half a job is not a success, so a stop is told as what it was.
 		return errors.New("interrupted")

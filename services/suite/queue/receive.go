@@ -15,8 +15,8 @@ import (
 type receiveCommand struct {
 	topicArgument `embed:""`
 	Consumer      string        `name:"consumer" short:"c" placeholder:"NAME" default:"tool" help:"Consumer as which to receive. tool is made when missing, and begins with the queue's first message."`
-	Count         int           `name:"count" short:"n" default:"1" xor:"many" help:"End after so many messages (1 and more)."`
-	Follow        bool          `name:"follow" short:"f" xor:"many" help:"Go on until stopped, or until --timeout."`
+	Count         int           `name:"count" short:"n" default:"1" help:"End after so many messages (1 and more)."`
+	Follow        bool          `name:"follow" short:"f" help:"Go on until stopped, or until --timeout; --count does not count then."`
 	Timeout       time.Duration `name:"timeout" short:"t" placeholder:"DURATION" help:"End when no message came for so long, such as 1s or 500ms (default: wait for ever)."`
 	Raw           bool          `name:"raw" help:"Write the messages' bytes and nothing else, on a terminal too."`
 	Yes           bool          `name:"yes" short:"y" help:"Do not ask before taking messages from a consumer that a program reads."`
@@ -64,11 +64,11 @@ func (c *receiveCommand) do(ctx context.Context, w *work) error {
 	if !i.PausedUntil.IsZero() {
 		w.note("consumer %s is paused until %s", printable(i.Group, cell), i.PausedUntil.Format(time.RFC3339))
 	}
-	r := w.NewReceiver(i)
-	defer r.Close()
+	source := &source{w: w, at: i}
+	defer source.close()
 	came := 0
 	for ; c.Follow || came < c.Count; came++ {
-		m, err := c.next(ctx, r)
+		m, err := c.next(ctx, source)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil && c.Follow:
@@ -83,8 +83,15 @@ func (c *receiveCommand) do(ctx context.Context, w *work) error {
 		default:
 			return err
 		}
-		if err := c.settle(ctx, w, i, m); err != nil {
-			return err
+		if err := c.write(w, i, m); err != nil {
+			return errors.Join(err, m.Nack())
+		}
+		if err := acknowledge(ctx, m); err != nil {
+			err = fmt.Errorf("message %d was printed and will come again: %w", m.Sequence, err)
+			if !c.Follow {
+				return err
+			}
+			w.note("%v", err)
 		}
 	}
 	return nil
@@ -112,26 +119,20 @@ func (c *receiveCommand) consumer(ctx context.Context, w *work) (broker.Consumer
 	return i, nil
 }
 
-func (c *receiveCommand) next(ctx context.Context, r *broker.Receiver) (broker.Received, error) {
+func (c *receiveCommand) next(ctx context.Context, s *source) (broker.Received, error) {
 	if c.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
-	return r.Next(ctx)
+	return s.next(ctx)
 }
 
-// settle writes the message and acknowledges it; what could not be written goes back.
-func (c *receiveCommand) settle(ctx context.Context, w *work, i broker.ConsumerInfo, m broker.Received) error {
-	if err := c.write(w, i, m); err != nil {
-		return errors.Join(err, m.Nack())
-	}
+// acknowledge also works after a stop: the message was printed.
+func acknowledge(ctx context.Context, m broker.Received) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), apiTimeout)
 	defer cancel()
-	if err := m.Ack(ctx); err != nil {
-		return fmt.Errorf("the message was printed and will come again: %w", err)
-	}
-	return nil
+	return m.Ack(ctx)
 }
 
 func (c *receiveCommand) write(w *work, i broker.ConsumerInfo, m broker.Received) error {
