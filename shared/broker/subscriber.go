@@ -77,8 +77,9 @@ type Subscriber struct {
 	finish    context.CancelFunc // ends every subscription's pulling
 	finishing context.Context
 
-	mu     sync.Mutex // guards closed, and Add of the two groups against Wait
+	mu     sync.Mutex // guards closed and all, and Add of the two groups against Wait
 	closed bool
+	all    map[*subscription]struct{} // that have not ended
 	// running counts subscriptions, pulling those that may still pull.
 	running, pulling sync.WaitGroup
 }
@@ -89,7 +90,7 @@ func NewSubscriber(c *Conn, sc SubscriberConfig) (*Subscriber, error) {
 	if err := sc.validate(); err != nil {
 		return nil, fmt.Errorf("new subscriber: %w", err)
 	}
-	s := &Subscriber{conn: c, config: sc, gate: newGate()}
+	s := &Subscriber{conn: c, config: sc, gate: newGate(), all: map[*subscription]struct{}{}}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.finishing, s.finish = context.WithCancel(s.stopping)
 	return s, nil
@@ -112,7 +113,13 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	b := newSubscription(ctx, s, topic)
 	s.pulling.Add(1)
-	s.running.Go(b.run)
+	s.all[b] = struct{}{}
+	s.running.Go(func() {
+		b.run()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.all, b)
+	})
 	return b.out, nil
 }
 

@@ -53,8 +53,10 @@ type subscription struct {
 	known   durable       // that was last announced by OnDurable
 	gone    *atomic.Bool  // whether the stream of the latest deliveries was made anew since
 	backoff *backoff.ExponentialBackOff
-	trouble time.Time // since when nothing works; zero: it works
-	said    time.Time // when that was last logged
+	trouble time.Time             // since when nothing works; zero: it works
+	begun   bool                  // there was a session once
+	hinders atomic.Pointer[error] // what Working reports; nil: nothing
+	said    time.Time             // when that was last logged
 
 	mu      sync.Mutex // guards watched
 	watched durable    // what the watcher compares with; zero: nothing
@@ -70,6 +72,7 @@ func newSubscription(ctx context.Context, parent *Subscriber, topic string) *sub
 		backoff: backoff.NewExponentialBackOff(),
 	}
 	s.backoff.InitialInterval, s.backoff.MaxInterval = backoffMin, backoffMax
+	s.hinders.Store(&errNotYet)
 	s.work, s.endWork = context.WithCancel(context.WithoutCancel(ctx))
 	var cancel context.CancelFunc
 	s.stop, cancel = context.WithCancel(ctx)
@@ -132,6 +135,7 @@ func (s *subscription) pullUntil() error {
 	if err != nil {
 		return err
 	}
+	s.begin()
 	s.watchFor(d)
 	err = s.pump(ses)
 	s.watchFor(durable{})

@@ -81,6 +81,7 @@ func (s *subscription) works(ses *session) {
 			logs.Duration, time.Since(s.trouble))
 	}
 	s.trouble, s.said = time.Time{}, time.Time{}
+	s.hinders.Store(nil)
 	s.backoff.Reset()
 }
 
@@ -89,6 +90,9 @@ func (s *subscription) complain(err error) {
 	now := time.Now()
 	if s.trouble.IsZero() {
 		s.trouble = now
+	}
+	if !s.begun || now.Sub(s.trouble) >= quiet {
+		s.hinders.Store(&err)
 	}
 	if now.Sub(s.trouble) < quiet || now.Sub(s.said) < complainEvery {
 		return

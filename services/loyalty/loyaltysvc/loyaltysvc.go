@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,10 +37,12 @@ type Deps struct {
 
 // Service is one replica.
 type Service struct {
-	db        *database.DB
-	consumer  *consumer.Consumer
-	registrar *outbox.Registrar
-	handler   http.Handler
+	db         *database.DB
+	consumer   *consumer.Consumer
+	subscriber *broker.Subscriber
+	subscribed atomic.Bool // since the start, once
+	registrar  *outbox.Registrar
+	handler    http.Handler
 }
 
 // New checks c and d; it does no I/O and starts nothing.
@@ -67,7 +70,7 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("loyalty: %w", err)
 	}
-	return &Service{db: d.DB, consumer: k, registrar: registrar, handler: httpapi.New(ledger.New(d.DB), d.Log)}, nil
+	return &Service{db: d.DB, consumer: k, subscriber: subscriber, registrar: registrar, handler: httpapi.New(ledger.New(d.DB), d.Log)}, nil
 }
 
 // Handler is the service's HTTP API.
@@ -91,6 +94,14 @@ func (s *Service) Ready(ctx context.Context) error {
 	}
 	if status := s.consumer.Status(); status.Paused != "" {
 		return fmt.Errorf("consumer is paused: %s", status.Paused)
+	}
+	// A start counts once events come. After that a broker that is away is no reason to
+	// turn queries away.
+	if !s.subscribed.Load() {
+		if err := s.subscriber.Working(); err != nil {
+			return fmt.Errorf("subscription: %w", err)
+		}
+		s.subscribed.Store(true)
 	}
 	return nil
 }

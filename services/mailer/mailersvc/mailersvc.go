@@ -53,7 +53,8 @@ type Service struct {
 	accepter *delivery.Accepter
 	pacer    *pace.Pacer
 
-	registrar *outbox.Registrar
+	subscriber *broker.Subscriber
+	registrar  *outbox.Registrar
 }
 
 // New checks c and d; it does no I/O and starts nothing.
@@ -88,7 +89,7 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
 	box := pickup.New(pickup.Config{Dir: c.Pickup, Mode: fs.FileMode(c.FileMode)}, pickup.System{})
-	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB), registrar: registrar, pacer: pacer}
+	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB), subscriber: subscriber, registrar: registrar, pacer: pacer}
 	s.accepter = delivery.NewAccepter(d.DB, metrics, d.Log)
 	s.sweeper = delivery.NewSweeper(delivery.SweepConfig{Every: c.Sweep, Grace: c.Sweep}, s.folder, d.DB, metrics, d.Log)
 	s.consumer, err = consumer.New(c.consumer(), consumer.Deps{
@@ -156,6 +157,9 @@ func (s *Service) Ready(ctx context.Context) error {
 	}
 	if status := s.consumer.Status(); status.Paused != "" {
 		return fmt.Errorf("consumer is paused: %s", status.Paused)
+	}
+	if err := s.subscriber.Working(); err != nil {
+		return fmt.Errorf("subscription: %w", err)
 	}
 	return nil
 }

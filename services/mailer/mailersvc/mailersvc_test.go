@@ -41,7 +41,10 @@ type bundle struct {
 
 func setup(t *testing.T, db *database.DB) *bundle {
 	t.Helper()
-	return &bundle{db, brokertest.Connect(t, brokertest.Server(t)), filepath.Join(t.TempDir(), "pickup")}
+	conn := brokertest.Connect(t, brokertest.Server(t))
+	_, err := conn.EnsureStream(t.Context(), broker.StreamConfig{Name: events.StreamOrders, MaxBytes: 64 << 20}) // as the store does
+	require.NoError(t, err)
+	return &bundle{db, conn, filepath.Join(t.TempDir(), "pickup")}
 }
 
 // start runs a replica until the returned stop, which also checks that it ended well.
