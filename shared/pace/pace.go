@@ -5,8 +5,9 @@
 //
 // It promises that over any window of t seconds no more than rate × t + burst
 // events pass Wait, in all replicas together, whenever they start, freeze and
-// die; that who asks first is served first, so that nobody starves; and that a
-// replica without work holds nothing for long. It does not promise that the
+// die; that who asks first is served first, so that nobody starves (while less than a
+// minute's worth of events is asked for at once; beyond that, chance decides); and that
+// a replica without work holds nothing for long. It does not promise that the
 // whole rate is used: a share that is not spent in time is void, so a database whose
 // answers take longer than the validity lets nothing pass. What passes Wait may happen
 // a little later; that delay is the caller's.
@@ -23,8 +24,8 @@
 //
 // A crash leaves the killed replica's shares leased. Nobody could tell which of them
 // were spent, so they are not booked back: they come back because the budget grows
-// while they are void, a prefetched share within a quarter of its validity. The row
-// lies still at any other time and needs no clean-up.
+// while they are void, a share leased in advance within a quarter of its validity.
+// There is nothing to clean up.
 package pace
 
 import (
