@@ -35,6 +35,8 @@ type Client struct {
 	Truth *Truth
 	// GiveUp bounds the tries of one request. Default 30 s.
 	GiveUp time.Duration
+	// OnRetry, when set, is told why a request is tried again.
+	OnRetry func(why error)
 
 	http http.Client
 	turn atomic.Uint64
@@ -110,6 +112,11 @@ type Refused struct {
 
 func (r *Refused) Error() string { return fmt.Sprintf("status %d: %s", r.Status, r.Body) }
 
+// TryAgain is an answer that asks for another try.
+type TryAgain struct{ Status int }
+
+func (a *TryAgain) Error() string { return fmt.Sprintf("status %d", a.Status) }
+
 // do sends the request until it gets a 2xx, a refusal, or the deadline.
 func (c *Client) do(ctx context.Context, method, path string, header http.Header, body any) (Order, error) {
 	var encoded []byte
@@ -127,6 +134,9 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 			return o, err
 		}
 		c.Retried.Add(1)
+		if c.OnRetry != nil {
+			c.OnRetry(err)
+		}
 		select {
 		case <-ctx.Done():
 			return Order{}, fmt.Errorf("%s %s: gave up: %w", method, path, err)
@@ -165,7 +175,7 @@ func (c *Client) once(ctx context.Context, method, path string, header http.Head
 		return o, nil
 	case http.StatusConflict, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if answer.Header.Get("Retry-After") != "" {
-			return Order{}, fmt.Errorf("status %d", answer.StatusCode)
+			return Order{}, &TryAgain{answer.StatusCode}
 		}
 	}
 	return Order{}, &Refused{answer.StatusCode, string(text)}
