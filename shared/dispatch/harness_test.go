@@ -34,7 +34,6 @@ type witness struct {
 	seen  []sighting // in the order in which they began
 	now   map[string]int
 	most  map[string]int // at once, by worker, by "key" + key and in "all"
-	wrong []string
 }
 
 type sighting struct {
