@@ -30,10 +30,10 @@ func keyOf(m message) string { return m.key }
 type witness struct {
 	fails func(worker string, m message) bool // nil: never
 
-	mu    sync.Mutex // guards the rest
-	seen  []sighting // in the order in which they began
-	now   map[string]int
-	most  map[string]int // at once, by worker, by "key" + key and in "all"
+	mu   sync.Mutex // guards the rest
+	seen []sighting // in the order in which they began
+	now  map[string]int
+	most map[string]int // at once, by worker, by "key" + key and in "all"
 }
 
 type sighting struct {
