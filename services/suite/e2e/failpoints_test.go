@@ -92,8 +92,8 @@ func runInto(t *testing.T, p *e2e.Process, step string, count int) {
 	require.NoError(t, p.Kill()) // it is dead; this only takes note
 }
 
-// crashAtEach does it at all of the steps.
-func crashAtEach(t *testing.T, ctx context.Context, owner func(step string) *e2e.Process, loseBroker func()) {
+// crashAtEach does it at all of the steps, and at those of lost within a refill.
+func crashAtEach(t *testing.T, ctx context.Context, owner func(step string) *e2e.Process, lost []string, loseBroker func()) {
 	t.Helper()
 	nothing := func() {}
 	for _, step := range steps {
@@ -102,7 +102,7 @@ func crashAtEach(t *testing.T, ctx context.Context, owner func(step string) *e2e
 	for _, step := range startSteps {
 		crashAt(t, ctx, owner(step), step, 1, nothing)
 	}
-	for _, step := range refillSteps {
+	for _, step := range lost {
 		crashAt(t, ctx, owner(step), step, 1, loseBroker)
 	}
 }
@@ -112,7 +112,7 @@ func TestCrashAtEachStepOfTheSuite(t *testing.T) {
 	t.Parallel()
 	suite := startSuiteProcess(t)
 	underLoad(t, suite.Line(), crashSeed(t), func(ctx context.Context, _ func() int) {
-		crashAtEach(t, ctx, func(string) *e2e.Process { return suite.Process }, func() {
+		crashAtEach(t, ctx, func(string) *e2e.Process { return suite.Process }, refillSteps, func() {
 			require.NoError(t, os.RemoveAll(filepath.Join(suite.Dir, "nats")))
 		})
 	})
@@ -128,7 +128,11 @@ func TestCrashAtEachStepOfServices(t *testing.T) {
 			service, _, _ := strings.Cut(step, ".")
 			return cluster.Services[service][0]
 		}
-		crashAtEach(t, ctx, owner, func() {
+		lost := refillSteps
+		if testing.Short() { // each waits until the lease of the dead leader ends
+			lost = []string{"store.refill.begun", "store.relay.published"}
+		}
+		crashAtEach(t, ctx, owner, lost, func() {
 			require.NoError(t, cluster.NATS.Kill())
 			require.NoError(t, os.RemoveAll(cluster.NATSStore()))
 			require.NoError(t, cluster.NATS.Run(ctx))

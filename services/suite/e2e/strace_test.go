@@ -311,7 +311,11 @@ func TestBrokerFsyncFailsInTheSuite(t *testing.T) {
 	suite := startSuiteProcess(t)
 	blocks := filepath.Join(suite.Dir, "nats", "jetstream", "$G", "streams", events.StreamOrders, "msgs")
 	underLoad(t, suite.Line(), crashSeed(t), func(ctx context.Context, facts func() int) {
-		for _, when := range []string{"3", always} {
+		cases := []string{"3", always}
+		if testing.Short() {
+			cases = cases[:1]
+		}
+		for _, when := range cases {
 			grow(t, facts, 20)
 			from := len(suite.LogSince(0))
 			var files []string
