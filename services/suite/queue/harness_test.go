@@ -23,7 +23,12 @@ import (
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		_ = os.Remove(programPath()) // when a test built it
+		os.Exit(status)
+	}))
+}
 
 const (
 	soon     = 15 * time.Second // for anything that a test waits for
