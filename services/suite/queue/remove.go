@@ -15,9 +15,11 @@ import (
 )
 
 const (
-	// readersGone is how long the pull request of a reader that has ended may still stand.
-	readersGone = 3 * time.Second
-	readersPoll = 50 * time.Millisecond
+	// A program that reads asks again at least every second, and shows no request in between; one that has
+	// ended leaves its last request standing for as long.
+	quietFor    = 1500 * time.Millisecond
+	quietWithin = 5 * time.Second
+	quietPoll   = 50 * time.Millisecond
 )
 
 // removeCommand is "queue rm".
@@ -120,31 +122,51 @@ func (c *removeCommand) removeConsumer(ctx context.Context, w *work, q broker.Qu
 // ofStore tells a stream that a store's relay looks after: it has a generation.
 func ofStore(q broker.QueueInfo) bool { return q.Generation > 0 }
 
-// nobodyReads makes sure that the consumer is not in use: its program would make and register it again.
+// nobodyReads makes sure that the consumer is not in use: its program would make and register it again. One that
+// waits for its database asks for nothing, and is not seen.
 func (c *removeCommand) nobodyReads(ctx context.Context, w *work, found []broker.ConsumerInfo) error {
-	deadline := time.Now().Add(readersGone)
-	for {
-		readers := 0
-		for _, i := range found {
-			readers += i.Readers
-		}
-		if readers == 0 {
-			return nil
-		}
+	before := moved(found)
+	if before == (activity{}) {
+		return nil // only tools read it, and they make none again
+	}
+	deadline, quietSince := time.Now().Add(quietWithin), time.Now()
+	for time.Since(quietSince) < quietFor {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("a program reads consumer %q and would make it again: stop that first", c.Consumer)
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(readersPoll):
+		case <-time.After(quietPoll):
 		}
 		q, err := w.lookUp(ctx, c.Queue)
 		if err != nil {
 			return err
 		}
-		found = consumersNamed(q, c.Consumer)
+		now := moved(consumersNamed(q, c.Consumer))
+		if now.readers > 0 || now != before {
+			quietSince = time.Now()
+		}
+		before = now
 	}
+	return nil
+}
+
+// activity is by what a reader shows.
+type activity struct {
+	durables, readers int
+	moves             uint64
+}
+
+func moved(found []broker.ConsumerInfo) (a activity) {
+	for _, i := range found {
+		if !i.Tool {
+			a.durables++
+			a.readers += i.Readers
+			a.moves += i.Delivered + i.AckFloor
+		}
+	}
+	return a
 }
 
 // deregister takes the consumer off the store's list: by asking the store, or in its database when this
