@@ -67,7 +67,8 @@ func (c Config) withDefaults() Config {
 // Server is a listening server.
 type Server struct {
 	config   Config
-	listener net.Listener
+	tcp      *net.TCPListener
+	listener net.Listener // tcp with its limit
 	server   *http.Server
 	silent   *silent
 	stopping atomic.Bool  // every answer ends its connection
@@ -79,12 +80,17 @@ type Server struct {
 // until Run. A server that is never run is closed by Close.
 func Listen(c Config, h http.Handler, log *slog.Logger) (*Server, error) {
 	c = c.withDefaults()
-	listener, err := net.Listen("tcp", c.Addr)
+	address, err := net.ResolveTCPAddr("tcp", c.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen for HTTP: %w", err)
+	}
+	listener, err := net.ListenTCP("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w", err)
 	}
 	s := &Server{
 		config:   c,
+		tcp:      listener,
 		silent:   &silent{conns: map[net.Conn]struct{}{}},
 		listener: netutil.LimitListener(listener, c.MaxConns),
 		log:      log,
@@ -125,8 +131,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.stopping.Store(true)
-	closed := s.Close() // Serve ends with it; the connections go on
-	<-served
+	closed := s.refuse(served)
 	s.linger()
 	// The requests' own contexts do not descend from ctx: they end with their answer.
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.DrainTimeout)

@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"time"
@@ -41,3 +42,30 @@ func (s *Server) linger() {
 		}
 	}
 }
+
+// refuse ends listening and Serve. The connections go on, also those that nobody had accepted yet.
+func (s *Server) refuse(served <-chan error) error {
+	last, err := lastAccepted(s.tcp)
+	err = errors.Join(err, s.Close())
+	<-served
+	_ = s.server.Serve(&handful{last, s.tcp.Addr()}) // it ends after the last one, with net.ErrClosed
+	return err
+}
+
+// handful is a listener for connections that are here already.
+type handful struct {
+	conns []net.Conn
+	addr  net.Addr
+}
+
+func (h *handful) Accept() (net.Conn, error) {
+	if len(h.conns) == 0 {
+		return nil, net.ErrClosed
+	}
+	conn := h.conns[0]
+	h.conns = h.conns[1:]
+	return conn, nil
+}
+
+func (h *handful) Close() error   { return nil }
+func (h *handful) Addr() net.Addr { return h.addr }
