@@ -207,6 +207,21 @@ func TestProblem(t *testing.T) {
 		"errors":[{"pointer":"/a~1b","detail":"wrong"}]}`, w.Body.String())
 }
 
+func TestProblemQuotesOnlySoMuch(t *testing.T) {
+	t.Parallel()
+	fields := make([]httpserver.FieldError, 10_000)
+	for i := range fields {
+		fields[i] = httpserver.FieldError{Pointer: "/" + strings.Repeat("<", 1000), Detail: "is not a field"}
+	}
+	w := httptest.NewRecorder()
+	httpserver.Problem{Status: 400, Errors: fields}.Write(w)
+	var got httpserver.Problem
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+	require.Len(t, got.Errors, 2500)
+	require.Less(t, len(got.Errors[0].Pointer), 310)
+	require.Len(t, fields[0].Pointer, 1001, "the caller's list is left alone")
+}
+
 func TestRouterAnswers(t *testing.T) {
 	t.Parallel()
 	r := chi.NewRouter()

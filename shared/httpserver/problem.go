@@ -40,6 +40,7 @@ func (p Problem) Write(w http.ResponseWriter) {
 		seconds := int(math.Ceil(p.RetryAfter.Seconds()))
 		w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	}
+	p.Errors = bounded(p.Errors)
 	body, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // strings and ints always encode
@@ -53,6 +54,23 @@ func (p Problem) Write(w http.ResponseWriter) {
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(body)
+}
+
+const (
+	maxErrors  = 2_500 // more than an order of the most items can have wrong
+	maxPointer = 300   // bytes
+)
+
+// bounded keeps what a client sent from coming back multiplied: an answer
+// quotes so many fields, and so much of each name.
+func bounded(fields []FieldError) []FieldError {
+	kept := slices.Clone(fields[:min(len(fields), maxErrors)])
+	for i, f := range kept {
+		if len(f.Pointer) > maxPointer {
+			kept[i].Pointer = strings.ToValidUTF8(f.Pointer[:maxPointer], "") + "…"
+		}
+	}
+	return kept
 }
 
 // NotFound is the answer of a router that knows no such path.

@@ -141,7 +141,13 @@ func covered(blamed map[string]bool, pointer string) bool {
 func syntaxProblem(err error) *httpserver.Problem {
 	p := &httpserver.Problem{Status: http.StatusBadRequest, Detail: "the body is not well-formed JSON"}
 	var syntax *strictjson.SyntaxError
-	if errors.As(err, &syntax) {
+	switch {
+	case !errors.As(err, &syntax):
+	case syntax.Values:
+		// It may be good JSON; it is far more than the rules of an order allow.
+		p.Status = http.StatusUnprocessableEntity
+		p.Detail = fmt.Sprintf("the body has more than %d JSON values; an order has at most %d items", strictjson.MaxValues, order.MaxItems)
+	default:
 		p.Detail += ": " + syntax.Error()
 	}
 	return p

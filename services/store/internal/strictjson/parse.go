@@ -55,6 +55,7 @@ type SyntaxError struct {
 	Offset int // in bytes
 	Detail string
 	Limit  bool // it may well be JSON, but has more values or depth than is read
+	Values bool // and it is the values
 }
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("%s at byte %d", e.Detail, e.Offset) }
@@ -138,7 +139,7 @@ func (p *parser) value(depth int) (Value, error) {
 		return Value{}, p.beyond("values nested too deeply")
 	}
 	if p.values++; p.values > MaxValues {
-		return Value{}, p.beyond("too many values")
+		return Value{}, &SyntaxError{Offset: p.at, Detail: "too many values", Limit: true, Values: true}
 	}
 	switch c := p.next(); {
 	case c == '{' || c == '[':
