@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build run test race e2e verify bench crash compose-test up down logs clean
+.PHONY: help build run test race e2e verify bench crash compose-test soak up down logs clean
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -63,3 +63,7 @@ compose-test: ## the compose file for real: build, up, three mailers, kill, rest
 
 crash: ## long crash runs: make crash N=200 SEED=1
 	$(PG) env PILLARBOX_CRASH_N=$(N) PILLARBOX_CRASH_SEED=$(SEED) go test -count=1 -v -timeout 6h -run 'Crash|Killed|Wiped|Restore|Lost|Terminated|Fsync|Pickup|Frozen|AtOnce' ./services/suite/e2e
+
+soak: ## everything long: all tests in full mode, 200 faults in every shape
+	$(PG) go test -race -shuffle=on -timeout 3h ./...
+	$(MAKE) crash N=200
