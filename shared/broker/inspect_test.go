@@ -46,7 +46,7 @@ func TestQueuesAndTheirFigures(t *testing.T) {
 	_, err = c.Queue(t.Context(), stream)
 	require.ErrorIs(t, err, broker.ErrNoStream)
 
-	fill(t, c, "a", "x1", "b", "c")
+	fill(t, c, "a", "x1", "b")
 	_, err = c.EnsureStream(t.Context(), broker.StreamConfig{Name: "another"})
 	require.NoError(t, err)
 	made, err := c.EnsureConsumer(t.Context(), stream, "watch", []string{topic})
@@ -62,6 +62,7 @@ func TestQueuesAndTheirFigures(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, second.Deliveries)
 	r.Close()
+	fill(t, c, "c")
 
 	all, err := c.Queues(t.Context())
 	require.NoError(t, err)
