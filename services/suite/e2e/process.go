@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Process is a program that scenarios start, stop, kill and freeze. Its output
@@ -170,12 +172,15 @@ func (p *Process) tail() string {
 	return strings.TrimSpace(string(text[max(0, len(text)-2000):]))
 }
 
-// FreePort returns a loopback port that nothing listens on, below the range
-// that the kernel gives to outgoing connections: a service that restarts must
-// find its port free.
+// FreePort returns a loopback port that nothing listens on and that no other test
+// gets, below the range that the kernel gives to outgoing connections: a service
+// that restarts must find its port free.
 func FreePort() (int, error) {
 	for range 1000 {
 		port := 15000 + rand.IntN(17000)
+		if err := reserve(port); err != nil {
+			continue
+		}
 		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			continue
@@ -183,6 +188,20 @@ func FreePort() (int, error) {
 		return port, listener.Close()
 	}
 	return 0, errors.New("no free port")
+}
+
+// reserve keeps a port from other callers on this machine until this process ends,
+// by a socket of that name that is never closed and leaves no file behind. Seconds may
+// pass before the service listens, and dozens of ports are drawn meanwhile.
+func reserve(port int) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("@pillarbox-e2e-port-%d", port)}); err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	return nil
 }
 
 // ReadyAt asks a service's admin port.
