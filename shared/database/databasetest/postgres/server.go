@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -288,13 +289,19 @@ func (s *Server) tail() string {
 	return string(text[max(0, len(text)-2000):])
 }
 
+// freePort draws from below the range that the kernel gives to outgoing connections: the
+// server must find its port free when it starts again.
 func freePort(ctx context.Context) (int, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
+	var l net.ListenConfig
+	for range 100 {
+		port := 10_000 + rand.IntN(5_000)
+		listener, err := l.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		return port, listener.Close()
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
+	return 0, errors.New("find a free port: none in 100 tries")
 }
 
 func pause(ctx context.Context, d time.Duration) error {
