@@ -93,8 +93,8 @@ func TestConsumerFrozenAcrossABrokerRestore(t *testing.T) {
 			if err != nil || now.last <= before.last {
 				return false
 			}
-			refilled, err = cluster.Line().Metric(ctx, "pillarbox_store_relay_refilled_total")
-			return err == nil && refilled > 0
+			refilled = metricOf(t, cluster.Line().Admins[0], "pillarbox_store_relay_refilled_total") // not of the frozen one
+			return refilled > 0
 		}, deadline, 50*time.Millisecond, "the relay has not published what was lost")
 		require.NoError(t, mailer.Thaw())
 		grow(t, facts, 30)
