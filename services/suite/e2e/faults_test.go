@@ -69,6 +69,9 @@ func TestFrozenRelayLeader(t *testing.T) {
 // has not handled.
 func TestConsumerFrozenAcrossABrokerRestore(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: runs in make crash and make soak")
+	}
 	cluster := startCluster(t, 1)
 	mailer := cluster.Services["mailer"][0]
 	copied := filepath.Join(t.TempDir(), "nats")
