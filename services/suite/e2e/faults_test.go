@@ -119,6 +119,8 @@ func streamState(t *testing.T, line e2e.Line) stream {
 }
 
 func readStream(ctx context.Context, line e2e.Line) (s stream, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	conn, err := nats.Connect(line.Publisher, nats.Token(line.Token))
 	if err != nil {
 		return s, err
