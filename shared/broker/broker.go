@@ -50,6 +50,7 @@ type Conn struct {
 	NATS *nats.Conn
 	JS   jetstream.JetStream
 	log  *slog.Logger
+	link *link
 }
 
 // Connect returns at once, also when no server answers yet: the connection is
@@ -62,7 +63,8 @@ func Connect(c Config, log *slog.Logger) (*Conn, error) {
 	if c.URL == "" && c.Server == nil {
 		return nil, errors.New("connect to broker: neither a URL nor a server is given")
 	}
-	options := append(lasting(log), nats.Name(c.Name))
+	l := newLink()
+	options := append(lasting(log, l), nats.Name(c.Name))
 	if c.Name != "" {
 		options = append(options, nats.CustomInboxPrefix(nats.InboxPrefix+c.Name))
 	}
@@ -81,11 +83,11 @@ func Connect(c Config, log *slog.Logger) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("connect to broker: %w", err)
 	}
-	return &Conn{NATS: nc, JS: js, log: log}, nil
+	return &Conn{NATS: nc, JS: js, log: log, link: l}, nil
 }
 
 // lasting are the options of a connection that survives everything.
-func lasting(log *slog.Logger) []nats.Option {
+func lasting(log *slog.Logger, l *link) []nats.Option {
 	return []nats.Option{
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
@@ -97,6 +99,7 @@ func lasting(log *slog.Logger) []nats.Option {
 			return min(reconnectWait<<min(attempts, 10), reconnectMax)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			l.lost()
 			if err != nil {
 				log.Warn("broker connection lost", logs.Error, err)
 			}

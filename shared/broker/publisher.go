@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -87,7 +88,7 @@ func (p *Publisher) PublishOne(ctx context.Context, topic string, m *message.Mes
 	}
 	ack, err := p.conn.JS.PublishMsg(ctx, msg)
 	if err != nil {
-		return Receipt{}, fmt.Errorf("publish to %s: %w", topic, p.failed(topic, err))
+		return Receipt{}, fmt.Errorf("publish to %s: %w", topic, p.failed(ctx, topic, err))
 	}
 	return Receipt{Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
@@ -118,7 +119,7 @@ func (p *Publisher) PublishAtomic(ctx context.Context, topic string, messages []
 	// No round trip for the first message: the answer to the commit reports what is wrong with any of them.
 	ack, err := jetstreamext.PublishMsgBatch(ctx, p.conn.JS, batch, jetstreamext.BatchFlowControl{AckTimeout: p.timeout})
 	if err != nil {
-		return 0, fmt.Errorf("publish batch to %s: %w", topic, p.failed(topic, err))
+		return 0, fmt.Errorf("publish batch to %s: %w", topic, p.failed(ctx, topic, err))
 	}
 	return ack.Sequence, nil
 }
@@ -144,8 +145,9 @@ func (p *Publisher) begin(ctx context.Context, topic string, timeout time.Durati
 	}
 	p.underway.Add(1)
 	p.mu.Unlock()
+	ctx, unbind := p.conn.link.bind(ctx)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
-	end = func() { cancel(); p.underway.Done() }
+	end = func() { cancel(); unbind(); p.underway.Done() }
 	// Without a connection the client would buffer the message and send it some time after the
 	// caller gave it up.
 	if !p.conn.NATS.IsConnected() {
@@ -161,8 +163,11 @@ func (p *Publisher) begin(ctx context.Context, topic string, timeout time.Durati
 }
 
 // failed names the error; a stream that is gone has to be created again.
-func (p *Publisher) failed(topic string, err error) error {
+func (p *Publisher) failed(ctx context.Context, topic string, err error) error {
 	p.created.Delete(topic)
+	if errors.Is(context.Cause(ctx), errAnswerLost) {
+		return errAnswerLost
+	}
 	return publishError(err)
 }
 

@@ -250,6 +250,35 @@ func TestPublishWithoutAnswer(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// An answer that is on its way when the connection breaks never comes: nobody waits for it.
+func TestPublishWhenTheConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	server := brokertest.StartProcess(t)
+	b := setupOn(t, brokertest.ConnectURL(t, server.URL))
+	pub := broker.NewPublisher(b.conn, broker.PublisherConfig{Timeout: time.Hour})
+	server.Freeze()
+	sent, ended := b.conn.NATS.Stats().OutMsgs, make(chan error, 2)
+	go func() {
+		_, err := pub.PublishOne(t.Context(), topic, newMessage("x"))
+		ended <- err
+	}()
+	go func() {
+		_, err := pub.PublishAtomic(t.Context(), topic, []*message.Message{newMessage("y"), newMessage("z")})
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return b.conn.NATS.Stats().OutMsgs == sent+3 }, soon, tick)
+	server.Kill()
+	for range 2 {
+		select {
+		case err := <-ended:
+			requireOutcome(t, nil, err)
+			require.ErrorContains(t, err, "the connection broke before the broker answered")
+		case <-time.After(soon):
+			require.Fail(t, "a publish still waits")
+		}
+	}
+}
+
 func TestPublisherClose(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
