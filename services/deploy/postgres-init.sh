@@ -17,6 +17,11 @@ CREATE ROLE :"service" LOGIN PASSWORD :'password' NOINHERIT;
 CREATE SCHEMA :"service" AUTHORIZATION :"owner";
 ALTER ROLE :"owner" IN DATABASE :"database" SET search_path = :"service";
 ALTER ROLE :"service" IN DATABASE :"database" SET search_path = :"service";
+-- What a direct connection sets itself; through a pooler the role has to have it (docs/operations.md).
+ALTER ROLE :"service" IN DATABASE :"database" SET lock_timeout = '1s';
+ALTER ROLE :"service" IN DATABASE :"database" SET idle_in_transaction_session_timeout = '3s';
+ALTER ROLE :"service" IN DATABASE :"database" SET statement_timeout = '10s';
+ALTER ROLE :"owner" IN DATABASE :"database" SET lock_timeout = '5s';
 GRANT USAGE ON SCHEMA :"service" TO :"service";
 ALTER DEFAULT PRIVILEGES FOR ROLE :"owner" IN SCHEMA :"service" GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO :"service";
 ALTER DEFAULT PRIVILEGES FOR ROLE :"owner" IN SCHEMA :"service" GRANT USAGE, SELECT ON SEQUENCES TO :"service";

@@ -69,6 +69,7 @@ type DB struct {
 	dialect     Dialect
 	write, read *sql.DB
 	maxConns    int
+	warming     chan struct{} // capacity 1: held while Warm collects connections
 }
 
 // Querier is what both a transaction and the read pool offer.
@@ -94,6 +95,10 @@ func Open(url string, o Options) (*DB, error) {
 	default:
 		return openSQLite(url, o)
 	}
+}
+
+func newDB(e engine, write, read *sql.DB, maxConns int) *DB {
+	return &DB{dialect: Dialect{e}, write: write, read: read, maxConns: maxConns, warming: make(chan struct{}, 1)}
 }
 
 func engineOf(url string) (engine, error) {
@@ -124,8 +129,16 @@ func (db *DB) Ping(ctx context.Context) error {
 
 // Warm opens n connections (at most the pool's size) and leaves them in the
 // pool, so that the first work does not wait for them: a new PostgreSQL
-// connection costs 24 ms and a cold pool stalls for a second.
+// connection costs 24 ms and a cold pool stalls for a second. Callers take
+// turns: two that collect connections at once could each hold what the other
+// waits for.
 func (db *DB) Warm(ctx context.Context, n int) error {
+	select {
+	case db.warming <- struct{}{}:
+		defer func() { <-db.warming }()
+	case <-ctx.Done():
+		return fmt.Errorf("warm connections: %w", ctx.Err())
+	}
 	n = min(n, db.maxConns)
 	conns := make([]*sql.Conn, n)
 	errs := make([]error, n)

@@ -25,10 +25,9 @@ const (
 // Migrate applies the migrations in files (postgres/ or sqlite/ below its root, goose
 // SQL) under a lock, so that many processes may start at once. A database whose
 // schema is newer than files is left as it is. On PostgreSQL it creates
-// o.Schema when missing. url may name another role than the service's; it must
-// lead to the server itself, not to a pooler in transaction mode, since the lock
-// belongs to the session. On SQLite it is safe within one process and for
-// processes that come one after the other.
+// o.Schema when missing. url may name another role than the service's, and lead
+// through a pooler in transaction mode. On SQLite it is safe within one process and
+// for processes that come one after the other.
 //
 // Each file is one transaction: a crash leaves the files before it applied, and
 // the next start goes on there.
@@ -60,26 +59,27 @@ func Migrate(ctx context.Context, url string, files fs.FS, o Options) error {
 }
 
 func migratePostgres(ctx context.Context, url string, files fs.FS, o Options) (err error) {
-	cfg, err := postgresConfig(url, o)
+	cfg, err := postgresConfig(url, o, map[string]string{
+		"lock_timeout":      millis(migrateLockTimeout),
+		"statement_timeout": "0", // filling a new column may take its time
+	})
 	if err != nil {
 		return err
 	}
-	cfg.RuntimeParams["lock_timeout"] = millis(migrateLockTimeout)
-	cfg.RuntimeParams["statement_timeout"] = "0" // filling a new column may take its time
-	pool := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(commitDurably))
+	pool := stdlib.OpenDB(*cfg.ConnConfig, stdlib.OptionAfterConnect(cfg.begin(basic)))
 	defer func() { err = errors.Join(err, pool.Close()) }()
 
 	// Not goose's own session locker: goose makes its version table before it takes
-	// that lock, and looks for the lock every whole second only.
-	session, err := pool.Conn(ctx)
+	// that lock, looks for the lock every whole second only, and it needs a session.
+	turn, err := pool.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer func() { err = errors.Join(err, session.Close()) }() // and with it, at the latest, the lock
-	if err := lockSchema(ctx, session, o.Schema); err != nil {
+	defer func() { err = errors.Join(err, ignoreDone(turn.Rollback())) }() // and with it the lock
+	if err := lockSchema(ctx, turn, o.Schema); err != nil {
 		return err
 	}
-	if err := prepareSchema(ctx, session, o); err != nil {
+	if err := prepareSchema(ctx, pool, o); err != nil {
 		return err
 	}
 	p, err := provider(goose.DialectPostgres, pool, files, "postgres")
@@ -99,15 +99,19 @@ func provider(dialect goose.Dialect, pool *sql.DB, files fs.FS, folder string) (
 }
 
 // lockSchema waits for this process's turn to change schema. The advisory lock
-// ends with the session, however that ends. It is asked for again and again
-// rather than waited for: a session that waits inside a statement would block
-// an index that is being built concurrently.
-func lockSchema(ctx context.Context, session *sql.Conn, schema string) error {
+// ends with the transaction, however that ends. It is asked for again and again
+// rather than waited for: whoever waits inside a statement would block an index
+// that is being built concurrently. Between statements a transaction that has written
+// nothing blocks none.
+func lockSchema(ctx context.Context, turn *sql.Tx, schema string) error {
+	if _, err := turn.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
+		return fmt.Errorf("lock schema: %w", err)
+	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("pillarbox migrate " + schema)) // never fails
 	for {
 		var mine bool
-		err := session.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", int64(h.Sum64())).Scan(&mine)
+		err := turn.QueryRowContext(ctx, "SELECT pg_try_advisory_xact_lock($1)", int64(h.Sum64())).Scan(&mine)
 		if err != nil {
 			return fmt.Errorf("lock schema: %w", err)
 		}
@@ -121,12 +125,12 @@ func lockSchema(ctx context.Context, session *sql.Conn, schema string) error {
 }
 
 // prepareSchema creates the schema when it is missing and opens it to o.GrantTo.
-func prepareSchema(ctx context.Context, session *sql.Conn, o Options) error {
+func prepareSchema(ctx context.Context, q Querier, o Options) error {
 	if o.Schema == "" {
 		return nil
 	}
 	var exists bool
-	err := session.QueryRowContext(ctx,
+	err := q.QueryRowContext(ctx,
 		"SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)", o.Schema).Scan(&exists)
 	if err != nil {
 		return fmt.Errorf("look for schema: %w", err)
@@ -144,7 +148,7 @@ func prepareSchema(ctx context.Context, session *sql.Conn, o Options) error {
 			"ALTER DEFAULT PRIVILEGES IN SCHEMA "+schema+" GRANT USAGE, SELECT ON SEQUENCES TO "+role)
 	}
 	for _, statement := range todo {
-		if _, err := session.ExecContext(ctx, statement); err != nil {
+		if _, err := q.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("prepare schema: %w", err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pillarbox/pillarbox/migrations"
 	"github.com/pillarbox/pillarbox/shared/database"
@@ -96,6 +97,26 @@ func TestWarmOpensConnectionsAhead(t *testing.T) {
 
 	away := open(t, "postgres://u@127.0.0.1:1/db", database.Options{})
 	require.Equal(t, database.ClassUnavailable, database.Classify(away.Warm(t.Context(), 2)))
+}
+
+// Two that warm one pool at once need all of its connections each.
+func TestWarmTakesTurns(t *testing.T) {
+	t.Parallel()
+	_, url := databasetest.Postgres(t, service)
+	for range 3 {
+		db := open(t, url, database.Options{MaxConns: 4})
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		var callers errgroup.Group
+		for range 3 {
+			callers.Go(func() error { return db.Warm(ctx, 4) })
+		}
+		require.NoError(t, callers.Wait())
+		cancel()
+	}
+	db := open(t, url, database.Options{})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, db.Warm(ended, 1), context.Canceled)
 }
 
 func TestPing(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"time"
@@ -20,6 +21,8 @@ const (
 	idleInTransactionTimeout = 3 * time.Second
 	lockTimeout              = time.Second
 
+	isolation = "read committed"
+
 	connectTimeout  = 5 * time.Second
 	statementCache  = 128
 	connMaxLifetime = 30 * time.Minute // so that a pool moves over to a new primary or address
@@ -29,36 +32,49 @@ const (
 var errReadOnly = errors.New("database takes no writes")
 
 func openPostgres(url string, o Options) (*DB, error) {
-	cfg, err := postgresConfig(url, o)
+	cfg, err := postgresConfig(url, o, map[string]string{
+		"idle_in_transaction_session_timeout": millis(idleInTransactionTimeout),
+		"lock_timeout":                        millis(lockTimeout),
+		"statement_timeout":                   millis(o.StatementTimeout),
+	})
 	if err != nil {
 		return nil, err
 	}
-	set := cfg.RuntimeParams
-	set["idle_in_transaction_session_timeout"] = millis(idleInTransactionTimeout)
-	set["lock_timeout"] = millis(lockTimeout)
-	set["statement_timeout"] = millis(o.StatementTimeout)
-
-	pool := stdlib.OpenDB(*cfg,
-		stdlib.OptionAfterConnect(commitDurably),
+	pool := stdlib.OpenDB(*cfg.ConnConfig,
+		stdlib.OptionAfterConnect(cfg.begin(bounded)),
 		stdlib.OptionResetSession(dropDead))
 	pool.SetMaxOpenConns(o.MaxConns)
 	pool.SetMaxIdleConns(o.MaxConns)
 	pool.SetConnMaxLifetime(connMaxLifetime)
-	return &DB{dialect: Dialect{postgres}, write: pool, read: pool, maxConns: o.MaxConns}, nil
+	return newDB(postgres, pool, pool, o.MaxConns), nil
 }
 
-// postgresConfig is what every session of ours has in common.
-func postgresConfig(url string, o Options) (*pgx.ConnConfig, error) {
+// connection is how sessions are made.
+type connection struct {
+	*pgx.ConnConfig
+	pooled bool // through a pooler in transaction mode: see pooler.go
+	schema string
+}
+
+// postgresConfig is what every session of ours has in common, and the given settings.
+func postgresConfig(url string, o Options, settings map[string]string) (*connection, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, safeURLError(err)
 	}
-	if o.Schema != "" {
-		cfg.RuntimeParams["search_path"] = pgx.Identifier{o.Schema}.Sanitize()
-	}
 	cfg.RuntimeParams["application_name"] = o.Application
-	// The services' SQL is written for this level; a role's default must not change it.
-	cfg.RuntimeParams["default_transaction_isolation"] = "read committed"
+	pooled, err := behindPooler(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if !pooled {
+		maps.Copy(cfg.RuntimeParams, settings)
+		if o.Schema != "" {
+			cfg.RuntimeParams["search_path"] = pgx.Identifier{o.Schema}.Sanitize()
+		}
+		// The services' SQL is written for this level; a role's default must not change it.
+		cfg.RuntimeParams["default_transaction_isolation"] = isolation
+	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
@@ -71,7 +87,15 @@ func postgresConfig(url string, o Options) (*pgx.ConnConfig, error) {
 		Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3,
 	}}
 	cfg.DialFunc = dialer.DialContext
-	return cfg, nil
+	return &connection{cfg, pooled, o.Schema}, nil
+}
+
+// begin is what a new connection starts with.
+func (c *connection) begin(n needs) func(context.Context, *pgx.Conn) error {
+	if c.pooled {
+		return func(ctx context.Context, conn *pgx.Conn) error { return checkRole(ctx, conn, c.schema, n) }
+	}
+	return commitDurably
 }
 
 // safeURLError keeps the URL and pieces of it out of the message: a parser's

@@ -32,7 +32,7 @@ func openSQLite(address string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
-	db := &DB{dialect: Dialect{sqlite}, write: write, read: read, maxConns: o.MaxConns}
+	db := newDB(sqlite, write, read, o.MaxConns)
 	if err := db.checkSQLite(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
