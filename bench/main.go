@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"syscall"
@@ -31,6 +32,8 @@ type settings struct {
 	Scale    int    `env:"SCALE" default:"100" help:"Per cent of the standard amounts of work: 10 is a quick look."`
 	Postgres string `env:"PILLARBOX_TEST_POSTGRES_URL" help:"A PostgreSQL server with default durability, as a user who may create databases."`
 	Suite    string `env:"SUITE" default:"bin/suite" help:"The suite's binary."`
+	Case     string `env:"CASE" help:"Only cases whose name contains this; ratios to the others are then missing."`
+	Profile  string `env:"PROFILE" help:"Write a CPU profile of this program, what is measured in it included, to this file."`
 	Dir      string `env:"BENCH_DIR" help:"Scratch folder, on the disk to be measured; default: a temporary one."`
 }
 
@@ -56,6 +59,17 @@ func main() {
 }
 
 func run(ctx context.Context, s settings) error {
+	if s.Profile != "" {
+		f, err := os.Create(s.Profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	e, err := newEnv(s)
 	if err != nil {
 		return err

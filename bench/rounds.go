@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -29,6 +30,7 @@ type rounds struct {
 // comes after the same one.
 func measure(ctx context.Context, e *env, cases []benchCase) (*rounds, error) {
 	r := &rounds{of: map[string][]figures{}}
+	cases = slices.DeleteFunc(slices.Clone(cases), func(c benchCase) bool { return !strings.Contains(c.name, e.Case) })
 	for _, c := range cases {
 		r.cases = append(r.cases, c.name)
 	}
@@ -100,6 +102,9 @@ func (r *rounds) values(name, kind string) (v []float64) {
 // ratio is the median over the rounds of a's figure to b's.
 func (r *rounds) ratio(a, b, kind string) float64 {
 	of, to := r.values(a, kind), r.values(b, kind)
+	if len(of) == 0 || len(to) == 0 {
+		return math.NaN() // left out by the setting CASE
+	}
 	var ratios []float64
 	for i := range of {
 		ratios = append(ratios, of[i]/to[i])

@@ -2,12 +2,12 @@ package database
 
 import (
 	"context"
-	"database/sql/driver"
+	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
@@ -22,13 +22,12 @@ type Statement struct {
 }
 
 // Batch runs the statements as one transaction, on PostgreSQL in a single round
-// trip. What they return is dropped; one that fails undoes all. Its errors mean what
-// those of Tx mean; since nobody can step in between the last statement and the
-// commit, a connection that breaks at any moment leaves the outcome unknown
-// (ErrCommitUnknown) unless nothing was sent.
+// trip. What they return is dropped, and one that fails undoes them all. Its errors
+// mean what those of Tx mean. Since nobody stands between the last statement and
+// the commit, a connection that breaks after the sending began leaves the outcome
+// unknown (ErrCommitUnknown).
 //
-// The end of ctx before the batch is sent is an error of Tx's kind; after that it
-// does not interrupt the batch.
+// The end of ctx counts until the batch is sent; it does not interrupt it.
 func (db *DB) Batch(ctx context.Context, statements []Statement) error {
 	if db.dialect.engine == sqlite {
 		return db.Tx(ctx, func(ctx context.Context, tx *Tx) error {
@@ -41,42 +40,40 @@ func (db *DB) Batch(ctx context.Context, statements []Statement) error {
 		})
 	}
 	for try := 0; ; try++ {
-		sent, err := db.send(ctx, statements)
-		if err == nil || sent || ctx.Err() != nil || try >= db.maxConns || !lostPooled(err) {
+		err := db.send(ctx, statements)
+		if err == nil || try >= db.maxConns || !unsent(err) {
 			return err
 		}
 	}
 }
 
-// send is one try of a batch. Unless sent, nothing has happened.
-func (db *DB) send(ctx context.Context, statements []Statement) (sent bool, err error) {
+// unsent reports a pooled connection that turned out to be lost before anything was sent.
+func unsent(err error) bool {
+	var begin *beginError
+	return !errors.Is(err, ErrCommitUnknown) && !errors.As(err, &begin) && pgconn.SafeToRetry(err)
+}
+
+func (db *DB) send(ctx context.Context, statements []Statement) error {
 	conn, err := db.write.Conn(ctx)
 	if err != nil {
-		return false, &beginError{err}
+		return &beginError{err}
 	}
-	defer func() { err = errors.Join(err, ignoreDone(conn.Close())) }()
 	err = conn.Raw(func(raw any) error {
-		c := raw.(*stdlib.Conn).Conn()
-		// Not ctx: the driver would break the connection when it ends, also in a commit.
+		// Not ctx: the driver would break the connection when it ends, also in the middle of the commit.
 		inner, end := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 		defer end()
-		var b pgx.Batch // without a transaction of its own the server makes it one
+		var b pgx.Batch // the server makes one transaction of what comes in one go
 		for _, s := range statements {
 			b.Queue(s.SQL, s.Args...)
 		}
-		err := c.SendBatch(inner, &b).Close()
-		if err == nil {
-			sent = true
-			return nil
-		}
-		err = commitError(err)
-		sent = !errors.Is(err, errNotSent)
-		if c.IsClosed() {
-			return errors.Join(err, driver.ErrBadConn) // out of the pool
+		err := raw.(*stdlib.Conn).Conn().SendBatch(inner, &b).Close()
+		if err != nil && !commitRefused(err) {
+			return commitError(err)
 		}
 		return err
 	})
-	return sent, err
+	if closed := conn.Close(); !errors.Is(closed, sql.ErrConnDone) {
+		err = errors.Join(err, closed)
+	}
+	return err
 }
-
-var errNotSent = fmt.Errorf("nothing was sent")

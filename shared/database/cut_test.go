@@ -17,9 +17,10 @@ import (
 )
 
 // cutter stands between us and PostgreSQL and cuts each connection that sends
-// COMMIT: before the server sees it, or when the server has answered it.
+// a word: before the server sees it, or when the server has answered it.
 type cutter struct {
 	before bool
+	word   string
 	target string
 }
 
@@ -66,7 +67,7 @@ func (c cutter) pass(client net.Conn) {
 				server.Close()
 				return
 			}
-			if bytes.Contains(buffer[:n], []byte("commit\x00")) {
+			if bytes.Contains(buffer[:n], []byte(c.word)) {
 				once.Do(func() { close(committing) })
 				if c.before {
 					client.Close()
@@ -87,7 +88,7 @@ func (c cutter) pass(client net.Conn) {
 		}
 		select {
 		case <-committing:
-			return // with the answer to COMMIT
+			return // with the answer to it
 		default:
 		}
 		if _, err := io.Copy(client, bytes.NewReader(buffer[:n])); err != nil {
@@ -102,7 +103,7 @@ func TestCutCommitIsUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, direct := databasetest.Postgres(t, service)
-			cut := open(t, cutter{before: before}.serve(t, direct), database.Options{Schema: service})
+			cut := open(t, cutter{before: before, word: "commit\x00"}.serve(t, direct), database.Options{Schema: service})
 			err := put(t.Context(), cut, "a")
 			require.ErrorIs(t, err, database.ErrCommitUnknown)
 			require.Equal(t, database.ClassUnavailable, database.Classify(err))
