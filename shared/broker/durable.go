@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -48,18 +49,25 @@ func (s *subscription) ensureDurable(ctx context.Context) (durable, error) {
 	if err != nil {
 		return durable{}, err
 	}
-	want := s.consumerConfig(st.Generation)
+	want, topics := s.consumerConfig(st.Generation), sortedTopics(append([]string{s.topic}, s.parent.config.Besides...))
 	found, err := c.JS.Consumer(ctx, stream, want.Durable)
-	if err == nil && found.CachedInfo().Config.FilterSubject != s.topic {
-		// Changing the filter would make the other topic's messages disappear for its readers.
-		return durable{}, fmt.Errorf("durable %s reads topic %s: use another group for %s",
-			want.Durable, found.CachedInfo().Config.FilterSubject, s.topic)
-	}
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return durable{}, fmt.Errorf("look up durable %s: %w", want.Durable, err)
 	}
 	if err == nil {
-		want.PauseUntil = found.CachedInfo().Config.PauseUntil // or a restart would end an operator's pause
+		was := found.CachedInfo().Config
+		taken := topicsOf(was)
+		if !slices.Contains(taken, s.topic) {
+			// Changing the filter would make the other topic's messages disappear for its readers.
+			return durable{}, fmt.Errorf("durable %s reads topics %v: use another group for %s", want.Durable, taken, s.topic)
+		}
+		// Nothing is taken away: a replica of a later release may read more, and its messages would be passed over.
+		topics = sortedTopics(append(topics, taken...))
+		want.PauseUntil = was.PauseUntil // or a restart would end an operator's pause
+	}
+	// The server wants one topic in the one field, and its permissions see it in the request's subject.
+	if want.FilterSubject = topics[0]; len(topics) > 1 {
+		want.FilterSubject, want.FilterSubjects = "", topics
 	}
 	consumer, err := c.JS.CreateOrUpdateConsumer(ctx, stream, want)
 	if err != nil {
@@ -75,7 +83,6 @@ func (s *subscription) consumerConfig(generation int64) jetstream.ConsumerConfig
 	sc := s.parent.config
 	c := jetstream.ConsumerConfig{
 		Durable:       durableName(s.group, generation),
-		FilterSubject: s.topic,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       sc.AckWait,
@@ -87,6 +94,20 @@ func (s *subscription) consumerConfig(generation int64) jetstream.ConsumerConfig
 		c.InactiveThreshold = ownInactive
 	}
 	return c
+}
+
+// topicsOf are the topics that a durable takes; none means all of the stream.
+func topicsOf(c jetstream.ConsumerConfig) []string {
+	if c.FilterSubject != "" {
+		return []string{c.FilterSubject}
+	}
+	return c.FilterSubjects
+}
+
+// sortedTopics is one spelling of a set, so that replicas do not update the durable in turn.
+func sortedTopics(topics []string) []string {
+	slices.Sort(topics)
+	return slices.Compact(topics)
 }
 
 // removeOlder deletes the group's durables of lower generations. Nobody may read them any more, and a

@@ -112,7 +112,7 @@ func (c *Conn) consumers(ctx context.Context, queue string) ([]ConsumerInfo, err
 
 func consumerOf(i *jetstream.ConsumerInfo) ConsumerInfo {
 	found := ConsumerInfo{
-		Queue: i.Stream, Durable: i.Name, Group: i.Config.Metadata[metaGroup], Topics: i.Config.FilterSubjects,
+		Queue: i.Stream, Durable: i.Name, Group: i.Config.Metadata[metaGroup], Topics: topicsOf(i.Config),
 		Tool: i.Config.Metadata[metaTool] != "", Created: i.Created.UTC(),
 		Depth: i.NumPending, InFlight: i.NumAckPending, Redelivered: i.NumRedelivered, Readers: i.NumWaiting,
 		AckFloor: i.AckFloor.Stream, Delivered: i.Delivered.Stream,
@@ -122,9 +122,6 @@ func consumerOf(i *jetstream.ConsumerInfo) ConsumerInfo {
 	}
 	// A durable that somebody made by hand has no generation, which is 0.
 	found.Generation, _ = strconv.ParseInt(i.Config.Metadata[metaGeneration], 10, 64)
-	if i.Config.FilterSubject != "" {
-		found.Topics = []string{i.Config.FilterSubject}
-	}
 	if i.Paused && i.Config.PauseUntil != nil {
 		found.PausedUntil = i.Config.PauseUntil.UTC()
 	}

@@ -19,6 +19,9 @@ type SubscriberConfig struct {
 	// name is Group-Generation, so a group reads one topic of a stream. Empty: a group of its own per
 	// Subscribe call, which ends with it.
 	Group string
+	// Besides are further topics of the stream that the group's durable takes, in one row with the topic of
+	// Subscribe. A durable that takes less gets them from then on; one that takes more keeps what it takes.
+	Besides []string
 	// MaxInFlight is how many messages of one subscription may be handed out or buffered and not yet acked.
 	// Twice what the workers have in hand keeps a full batch waiting for each of them (batches of 98
 	// instead of 55 in a trial); more only takes from other replicas. Default 100.
@@ -52,6 +55,11 @@ func (sc SubscriberConfig) validate() error {
 	var errs []error
 	if strings.ContainsAny(sc.Group, " \t\r\n.*>/\\") || len(sc.Group) > 200 {
 		errs = append(errs, fmt.Errorf("group %q: blanks and . * > / \\ are not allowed, nor more than 200 bytes", sc.Group))
+	}
+	for _, topic := range sc.Besides {
+		if !validTopic(topic) {
+			errs = append(errs, fmt.Errorf("topic %q: no topic", topic))
+		}
 	}
 	if sc.MaxInFlight < 1 || sc.MaxInFlight > 10_000 {
 		errs = append(errs, fmt.Errorf("max in flight %d is not 1 to 10,000", sc.MaxInFlight))
@@ -105,6 +113,11 @@ func NewSubscriber(c *Conn, sc SubscriberConfig) (*Subscriber, error) {
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if topic == "" || strings.ContainsAny(topic, " \t\r\n") || strings.ContainsAny(rootOf(topic), "*>") || rootOf(topic) == "" {
 		return nil, fmt.Errorf("subscribe to %q: no topic", topic)
+	}
+	for _, other := range s.config.Besides {
+		if streamOf(other) != streamOf(topic) {
+			return nil, fmt.Errorf("subscribe to %s: topic %s is of another stream", topic, other)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

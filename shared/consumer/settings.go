@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/broker"
+	"github.com/pillarbox/pillarbox/shared/events"
 )
 
 // Settings are what an operator may set of a consumer. A service embeds them with the prefix of its
@@ -58,8 +59,12 @@ func (s Settings) Consumer(name string, ordered bool) Config {
 	}
 }
 
-// Subscriber is the configuration of its subscriber: a full group for each worker.
+// Subscriber is the configuration of its subscriber: a full group for each worker, and besides all events those
+// that are meant for it, as the next one on a route or because it asked for them again.
 func (s Settings) Subscriber(name string) broker.SubscriberConfig {
 	s = s.WithDefaults()
-	return broker.SubscriberConfig{Group: name, MaxInFlight: min(s.Batch*s.Workers, 10_000), CloseTimeout: s.Drain}
+	return broker.SubscriberConfig{
+		Group: name, Besides: []string{events.RouteTopic(name), events.ReplayTopic(name)},
+		MaxInFlight: min(s.Batch*s.Workers, 10_000), CloseTimeout: s.Drain,
+	}
 }

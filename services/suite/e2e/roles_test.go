@@ -215,12 +215,12 @@ func TestBrokerUsers(t *testing.T) {
 		},
 	}
 	for _, name := range subscribers {
-		allowed[name] = []string{"$JS.API.STREAM.INFO.orders", "$JS.API.INFO", "$JS.API.CONSUMER.INFO.orders.x"}
+		allowed[name] = []string{"$JS.API.STREAM.INFO.orders", "$JS.API.INFO", "$JS.API.CONSUMER.INFO.orders.x", "orders.route.probe"}
 		denied[name] = []string{
-			"orders", "orders.events", "orders.route.mailer", "orders.replay.mailer", "pillarbox.wake.orders", "pillarbox.deregister.orders",
+			"orders", "orders.events", "orders.route", "orders.route.mailer.x", "orders.replay.mailer", "pillarbox.wake.orders", "pillarbox.deregister.orders",
 			"$JS.API.STREAM.PURGE.orders", "$JS.API.STREAM.DELETE.orders", "$JS.API.STREAM.CREATE.orders", "$JS.API.STREAM.UPDATE.orders",
 			"$JS.API.STREAM.MSG.DELETE.orders", "$JS.API.STREAM.MSG.GET.orders", "$JS.API.STREAM.CREATE.others", "$JS.API.STREAM.SNAPSHOT.orders",
-			"$JS.API.CONSUMER.CREATE.orders.mine", "$JS.API.CONSUMER.DURABLE.CREATE.orders.mine", "$JS.API.CONSUMER.CREATE.others.mine.orders.events",
+			"$JS.API.CONSUMER.CREATE.others.mine", "$JS.API.CONSUMER.CREATE.orders.mine.>", "$JS.API.CONSUMER.DURABLE.CREATE.orders.mine", "$JS.API.CONSUMER.CREATE.others.mine.orders.events",
 			"$JS.API.CONSUMER.PAUSE.orders.audit-0", "$JS.API.CONSUMER.RESET.orders.audit-0", "$JS.ACK.others.x.1.1.1.1.1",
 			"_INBOX.pillarbox-store.x", "_INBOX.pillarbox-" + name + ".x", "$SYS.REQ.SERVER.PING", "others",
 		}
