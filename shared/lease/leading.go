@@ -3,50 +3,86 @@ package lease
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
-// leadOnce runs lead under term, keeps the lease until lead has returned, and
-// gives it back. It returns lead's error, unless that is how lead reacted to
-// losing the lease or to the end of ctx.
+// leadOnce takes the office through term, keeps the lease until it has handed over, and gives the lease
+// back. It returns the office's error, unless that is how it reacted to losing the lease or to the
+// end of ctx.
 //
 // deadline is on this process's monotonic clock and counts from before the
 // request was sent, so it comes no later than the row expires on the database's
 // clock, however long the answer took.
-func (l *Lease) leadOnce(
-	ctx context.Context, term int64, deadline time.Time, lead func(ctx context.Context, term int64) error,
-) error {
+func (l *Lease) leadOnce(ctx context.Context, term int64, deadline time.Time, office Office) error {
 	log := l.log.With(logs.Term, term)
 	log.InfoContext(ctx, "lease won")
-	leading, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	l.metrics.terms.Inc()
+	defer l.enter(Following)
+	holding, lose := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer lose(nil)
+	leading, end := context.WithCancelCause(holding)
+	defer end(nil)
+	defer context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })()
 	done := make(chan error, 1)
-	go func() { done <- lead(leading, term) }()
+	go func() { done <- l.serve(leading, holding, term, office) }()
 
 	k := l.newKeeper(ctx, term)
 	defer k.close()
 	err, kept := k.keep(deadline, done)
 	if kept {
-		if failed := l.release(ctx, term); failed != nil {
-			// It expires by itself; the next leader only begins later.
-			log.WarnContext(ctx, "lease not given back", logs.Error, failed)
-		} else {
-			log.InfoContext(ctx, "lease given back")
-		}
+		l.giveBack(ctx, term, log)
 	} else {
-		cancel(ErrLost)
+		lose(ErrLost)
+		l.metrics.lost.Inc()
 		log.WarnContext(ctx, "lease lost")
 		err = <-done
 	}
-	stopped := leading.Err() != nil && errors.Is(err, context.Canceled)
-	if err == nil || stopped || errors.Is(err, ErrLost) {
+	if err != nil {
+		log.ErrorContext(ctx, "leader failed", logs.Error, err)
+	}
+	return err
+}
+
+// serve is one term of the office.
+func (l *Lease) serve(leading, holding context.Context, term int64, office Office) error {
+	l.enter(Inaugurating)
+	if office.Inaugurate != nil {
+		if err := office.Inaugurate(leading, term); err != nil {
+			return unlessEnded(leading, err)
+		}
+	}
+	l.enter(Leading)
+	err := unlessEnded(leading, office.Execute(leading, term))
+	l.enter(HandingOver)
+	if office.HandOver != nil {
+		err = errors.Join(err, unlessEnded(holding, office.HandOver(holding, term)))
+	}
+	return err
+}
+
+// unlessEnded drops an error that only says that ctx has ended or the lease is lost.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) || errors.Is(err, ErrLost) {
 		return nil
 	}
-	log.ErrorContext(ctx, "leader failed", logs.Error, err)
 	return err
+}
+
+// giveBack lets the next leader begin, and tells the followers.
+func (l *Lease) giveBack(ctx context.Context, term int64, log *slog.Logger) {
+	if err := l.release(ctx, term); err != nil {
+		// It expires by itself; the next leader only begins later.
+		log.WarnContext(ctx, "lease not given back", logs.Error, err)
+		return
+	}
+	log.InfoContext(ctx, "lease given back")
+	if l.c.Hints != nil {
+		l.c.Hints.Tell(l.c.Name, l.c.Holder)
+	}
 }
 
 // keeper renews one term of a lease.
@@ -67,7 +103,7 @@ type renewal struct {
 
 func (l *Lease) newKeeper(ctx context.Context, term int64) *keeper {
 	k := &keeper{l: l, term: term, answers: make(chan renewal, 1)}
-	// Lead may go on for a while after ctx has ended, to finish what it began.
+	// The office may go on for a while after ctx has ended, to finish what it began.
 	k.ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return k
 }
@@ -77,7 +113,7 @@ func (k *keeper) close() {
 	k.pending.Wait()
 }
 
-// keep renews until lead is done (then it returns lead's error and true) or the
+// keep renews until the office is done (then it returns its error and true) or the
 // lease is lost.
 func (k *keeper) keep(deadline time.Time, done <-chan error) (error, bool) {
 	ttl := k.l.c.TTL
@@ -114,7 +150,7 @@ func (k *keeper) keep(deadline time.Time, done <-chan error) (error, bool) {
 }
 
 // send renews in the background, so that a slow answer delays neither the
-// deadline nor the end of lead.
+// deadline nor the end of the term.
 func (k *keeper) send() {
 	k.pending.Go(func() {
 		a := renewal{sent: time.Now()}

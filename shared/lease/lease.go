@@ -9,8 +9,17 @@
 // frozen between any two instructions and go on as a leader of the past. That is
 // what Check is for, and effects outside the database must bear to be repeated.
 //
+// A replica goes round these states; State and the metric lease_state show them:
+//
+//	following ──row won──▶ inaugurating ──▶ leading ──▶ handing over ──row given back, hint──▶ following
+//
+// Handing over means to finish what is under way while the row is still held; then
+// the row is given back and a hint tells the followers, so that the next leader
+// begins at once. A hint that is lost costs a poll. Who loses the row hands over too,
+// to stop its own work in order, and gives nothing back.
+//
 // A crash leaves the row behind; the next leader begins when it expires, within
-// TTL. An orderly end gives it back and the next leader begins within one poll.
+// TTL and one poll.
 package lease
 
 import (
@@ -19,9 +28,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
 
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/logs"
@@ -44,7 +56,8 @@ type Config struct {
 	Name   string        // which leadership, e.g. "relay"
 	Holder string        // who we are; unique per process
 	TTL    time.Duration // how long a silent leader keeps it. Default 5 s
-	Poll   time.Duration // how often a follower looks. Default TTL/4, at most 400 ms
+	Poll   time.Duration // how often a follower looks, at least (with jitter). Default TTL/4, at most 400 ms
+	Hints  Hints         // how followers hear of an orderly end before they look; nil: they do not
 }
 
 // Validate lists all that is wrong with c.
@@ -65,12 +78,23 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Lease is one replica's part in the election.
+// HolderName names this process among the replicas: readable, and unique also for two in one process.
+func HolderName() string {
+	host, err := os.Hostname()
+	if err != nil || len(host) > 100 {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString())
+}
+
+// Lease is one replica's part in the election. It is a prometheus.Collector.
 type Lease struct {
-	c    Config
-	db   *database.DB
-	log  *slog.Logger
-	poke chan struct{}
+	c       Config
+	db      *database.DB
+	log     *slog.Logger
+	poke    chan struct{}
+	state   atomic.Int32 // a State
+	metrics metrics
 }
 
 // New checks c; it does no I/O.
@@ -87,7 +111,9 @@ func New(c Config, db *database.DB, log *slog.Logger) (*Lease, error) {
 	if c.Poll == 0 {
 		c.Poll = min(c.TTL/4, maxPoll)
 	}
-	return &Lease{c: c, db: db, log: log.With(keyLease, c.Name), poke: make(chan struct{}, 1)}, nil
+	l := &Lease{c: c, db: db, log: log.With(keyLease, c.Name), poke: make(chan struct{}, 1), metrics: newMetrics(c.Name)}
+	l.enter(Following)
+	return l, nil
 }
 
 // Poke makes a follower look at once, for a caller that heard of a leader's end
@@ -99,15 +125,26 @@ func (l *Lease) Poke() {
 	}
 }
 
-// Run competes for the lease until ctx ends, and then returns nil. While it leads it calls lead with
-// a context that is cancelled (cause ErrLost) when the lease cannot be renewed in
-// time, and the term. When lead returns, the lease is given back at once and, unless
-// ctx has ended, competed for again.
-//
-// The lease is kept while lead finishes its work after the end of ctx. A database
-// that is away is waited for; an error of lead is logged and lead called again,
-// with growing pauses, if this replica wins again.
+// Run is Serve for an office that only executes.
 func (l *Lease) Run(ctx context.Context, lead func(ctx context.Context, term int64) error) error {
+	return l.Serve(ctx, Office{Execute: lead})
+}
+
+// Serve competes for the lease until ctx ends, and then returns nil. Each time that it wins it
+// takes the office through a term. When that is over the lease is given back at once, the
+// followers are told, and, unless ctx has ended, it competes again.
+//
+// The lease is kept while the office finishes its work after the end of ctx. A database
+// that is away is waited for; an error of the office is logged and the office entered again,
+// with growing pauses, if this replica wins again.
+func (l *Lease) Serve(ctx context.Context, office Office) error {
+	if l.c.Hints != nil {
+		stop, err := l.c.Hints.Listen(l.c.Name, l.told)
+		if err != nil {
+			return fmt.Errorf("listen to lease hints: %w", err)
+		}
+		defer stop()
+	}
 	outage, failure := l.pauses(), l.pauses()
 	out := false
 	for first := true; ctx.Err() == nil; {
@@ -132,7 +169,7 @@ func (l *Lease) Run(ctx context.Context, lead func(ctx context.Context, term int
 			l.wait(ctx, l.c.Poll*3/4+rand.N(l.c.Poll/4+1))
 			continue
 		}
-		if err := l.leadOnce(ctx, term, sent.Add(l.c.TTL), lead); err != nil {
+		if err := l.leadOnce(ctx, term, sent.Add(l.c.TTL), office); err != nil {
 			if time.Since(sent) > l.c.TTL { // it worked for a while
 				failure.Reset()
 			}
@@ -143,6 +180,13 @@ func (l *Lease) Run(ctx context.Context, lead func(ctx context.Context, term int
 		}
 	}
 	return nil
+}
+
+// told is what a hint comes to: our own is none.
+func (l *Lease) told(from string) {
+	if from != l.c.Holder {
+		l.Poke()
+	}
 }
 
 func (l *Lease) pauses() *backoff.ExponentialBackOff {

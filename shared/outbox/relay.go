@@ -117,9 +117,14 @@ func NewRelay(c Config, db *database.DB, conn *broker.Conn, log *slog.Logger, re
 		return nil, err
 	}
 	c = c.withDefaults()
-	l, err := lease.New(lease.Config{Name: leaseName, Holder: c.Holder, TTL: c.LeaseTTL}, db, log)
+	l, err := lease.New(lease.Config{Name: leaseName, Holder: c.Holder, TTL: c.LeaseTTL, Hints: lease.Over(conn.NATS)}, db, log)
 	if err != nil {
 		return nil, err
+	}
+	if reg != nil {
+		if err := reg.Register(l); err != nil {
+			return nil, fmt.Errorf("register lease metrics: %w", err)
+		}
 	}
 	return &Relay{
 		c: c, db: db, conn: conn, pub: broker.NewPublisher(conn, broker.PublisherConfig{}), lease: l, log: log,

@@ -14,9 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
@@ -24,6 +22,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/store/internal/intake"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
@@ -60,7 +59,7 @@ func New(c Config, d Deps) (*Service, error) {
 		d.Registry = prometheus.NewRegistry()
 	}
 	c = c.withDefaults()
-	relay, err := outbox.NewRelay(c.relay(holder()), d.DB, d.Broker, d.Log, d.Registry)
+	relay, err := outbox.NewRelay(c.relay(lease.HolderName()), d.DB, d.Broker, d.Log, d.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
@@ -81,15 +80,6 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	return s, nil
-}
-
-// holder names this process among the replicas: readable, and unique also for two in one process.
-func holder() string {
-	host, err := os.Hostname()
-	if err != nil || len(host) > 100 {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString())
 }
 
 // Handler is the service's HTTP API. Requests that come before Run wait for it.
