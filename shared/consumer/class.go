@@ -9,7 +9,21 @@ import (
 	"github.com/pillarbox/pillarbox/shared/events"
 )
 
-// Class is what a failure means (docs/design.md, failure classes).
+// Class is what a failure means. These are all the rules:
+//
+//	what failed                                          class       what happens
+//	marked with AsOutage; Done                           outage      this replica pauses, probes, burns no attempt
+//	database down, unreachable, full, too slow           outage      the same
+//	commit with unknown outcome                          outage      the same; the lanes decide when it comes again
+//	many orders in a row, none succeeding (streak)       outage      the same; the events are parked meanwhile
+//	table parked at its limit                            full        pauses for a while; messages stay with the broker
+//	deadlock, lock or serialization conflict             none        at once again, then back to the broker
+//	the end of the drain time                            none        back to the broker
+//	marked with AsPermanent                              permanent   dead letter at once
+//	no event, or one that cannot be read                 permanent   dead letter at once
+//	everything else, panics and time-outs too            transient   parked, tried again; after MaxAttempts a dead letter
+//
+// A dead letter holds its order, or is passed over: AfterDeath.
 type Class int
 
 const (

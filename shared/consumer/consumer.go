@@ -53,6 +53,10 @@ type Config struct {
 	ParkedPerOrder int           // most rows parked for one order; then it pauses. Default 10,000
 	ParkedTotal    int           // most rows parked in all; then it pauses. Default 100,000
 	Drain          time.Duration // deadline for work under way at stop. Default 8 s
+	AfterDeath     AfterDeath    // of an ordered consumer's event: what its order does. Default hold
+	OutageEvents   int           // so many transient failures in a row, none succeeding, are an outage. Default 10
+	OutageOrders   int           // when they are of so many orders. Default 5
+	OutageAfter    time.Duration // and lasted so long. Default 2 s
 }
 
 // Validate reports every setting that is out of range.
@@ -68,6 +72,8 @@ func (c Config) Validate() error {
 	check(c.Workers >= 0 && c.Workers <= 64, "workers must be 1 to 64")
 	check(c.MaxAttempts >= 0, "attempts must not be negative")
 	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0, "limits of parked rows must not be negative")
+	check(c.AfterDeath.Valid(), "after death must be hold or skip")
+	check(c.OutageEvents >= 0 && c.OutageOrders >= 0 && c.OutageAfter >= 0, "numbers that make an outage must not be negative")
 	check(c.Backoff >= 0 && c.MaxBackoff >= 0 && c.Timeout >= 0 && c.Sweep >= 0 && c.Drain >= 0, "durations must not be negative")
 	return errors.Join(errs...)
 }
@@ -87,6 +93,10 @@ func (c Config) withDefaults() Config {
 	orElse(&c.ParkedPerOrder, 10_000)
 	orElse(&c.ParkedTotal, 100_000)
 	orElse(&c.Drain, 8*time.Second)
+	orElse(&c.AfterDeath, Hold)
+	orElse(&c.OutageEvents, 10)
+	orElse(&c.OutageOrders, 5)
+	orElse(&c.OutageAfter, 2*time.Second)
 	return c
 }
 
@@ -127,6 +137,7 @@ type Consumer struct {
 
 	metrics metrics
 	pause   *pause
+	streak  streak
 	// parkedRows is how many rows the last sweep saw plus what this replica added since.
 	parkedRows atomic.Int64
 	parked     atomic.Pointer[snapshot]
@@ -155,6 +166,7 @@ func New(c Config, d Deps) (*Consumer, error) {
 		log: d.Log.With(logs.Consumer, c.Name), metrics: m,
 	}
 	k.pause = newPause(k.sub, k.log, m)
+	k.streak.events, k.streak.orders, k.streak.after = c.OutageEvents, c.OutageOrders, c.OutageAfter
 	k.parked.Store(&snapshot{})
 	return k, nil
 }

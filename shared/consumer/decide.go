@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/pillarbox/pillarbox/shared/broker"
 )
 
 // item is one event on its way through a group.
@@ -12,12 +13,32 @@ type item struct {
 	Event
 	// copies are the messages to settle; none when the event came from a row.
 	copies []*message.Message
+	// from is where a stored event came from.
+	from origin
 	// stored: it came from a row of parked, which goes when the event took effect.
 	stored bool
 	// retry: the sweep claimed it, so its own row does not hold it back.
 	retry bool
 	// attempts that failed before.
 	attempts int
+	// last: another failure is final, since a person asked for this attempt.
+	last bool
+}
+
+// origin is how an event's message came: its topic, and its headers as JSON.
+type origin struct{ topic, headers string }
+
+// origin is taken from the message while there is one.
+func (i *item) origin() origin {
+	for _, m := range i.copies {
+		if info, ok := broker.InfoOf(m); ok {
+			return origin{clean(info.Subject, maxText), headersText(info.Headers)}
+		}
+	}
+	if i.from.headers == "" {
+		return origin{i.from.topic, "{}"}
+	}
+	return i.from
 }
 
 // row is what a group knows of an event in parked, without its bytes.
@@ -171,7 +192,10 @@ func inOrder(items []*item) []*item {
 	for _, i := range items {
 		if first := seen[i.ID]; first != nil {
 			first.copies = append(first.copies, i.copies...)
-			first.stored = first.stored || i.stored
+			if i.stored && !first.stored {
+				first.stored, first.attempts, first.from = true, i.attempts, i.from
+			}
+			first.last = first.last || i.last
 			continue
 		}
 		seen[i.ID] = i

@@ -188,7 +188,7 @@ func (c *Consumer) transact(ctx context.Context, tx *database.Tx, m members, wor
 		}
 	}
 	if _, ok := work.(*inTx); ok {
-		if err := deleteRows(ctx, tx, finished); err != nil {
+		if err := settleRows(ctx, tx, finished); err != nil {
 			return res, nil, err
 		}
 		finished = nil
@@ -216,7 +216,7 @@ func (c *Consumer) finish(ctx context.Context, work Work, rows []string) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	err = c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error { return deleteRows(ctx, tx, rows) })
+	err = c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error { return settleRows(ctx, tx, rows) })
 	if err != nil {
 		return AsOutage(err)
 	}

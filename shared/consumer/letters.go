@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,10 +24,12 @@ type letter struct {
 	version  int64
 	subject  string
 	sequence uint64
-	headers  map[string][]string
+	headers  string // JSON
 	body     []byte
 	reason   string
 	attempts int
+	history  string // JSON
+	skipped  bool   // the order went on without it
 }
 
 // decode returns the event of a message, or the letter that it becomes.
@@ -63,7 +66,7 @@ func unreadableLetter(body []byte, info broker.Info, reason string) *letter {
 	sum.Write(body)
 	l := &letter{
 		id:      fmt.Sprintf("message-%d-%s", info.Sequence, hex.EncodeToString(sum.Sum(nil)[:16])),
-		subject: info.Subject, sequence: info.Sequence, headers: info.Headers, body: body, reason: reason,
+		subject: info.Subject, sequence: info.Sequence, headers: headers, body: body, reason: reason,
 	}
 	// What the message says of itself, to help the person who looks at it.
 	var says struct {
@@ -79,17 +82,15 @@ func unreadableLetter(body []byte, info broker.Info, reason string) *letter {
 
 // letterOf is the letter of an event that failed for good.
 func letterOf(i *item, cause error, attempts int) *letter {
-	l := &letter{
-		id: "event-" + i.ID, eventID: i.ID, orderID: i.Subject, version: i.Version,
-		sequence: i.Sequence, body: i.Raw, reason: cause.Error(), attempts: attempts,
+	from := i.origin()
+	return &letter{
+		id: letterID(i.ID), eventID: i.ID, orderID: i.Subject, version: i.Version, subject: from.topic,
+		sequence: i.Sequence, headers: from.headers, body: i.Raw, reason: cause.Error(), attempts: attempts,
 	}
-	if len(i.copies) > 0 {
-		if info, ok := broker.InfoOf(i.copies[0]); ok {
-			l.subject, l.headers = info.Subject, info.Headers
-		}
-	}
-	return l
 }
+
+// letterID is the id of the letter of an event that could be read.
+func letterID(eventID string) string { return "event-" + eventID }
 
 // insertLetter writes a dead letter. A letter that stands already (written before a crash, or before
 // it was tried again) gets the newer reason.
@@ -99,11 +100,12 @@ func insertLetter(ctx context.Context, tx *database.Tx, l *letter) error {
 		body = []byte{} // NULL would be refused
 	}
 	_, err := tx.ExecContext(ctx, `
-		INSERT INTO dead_letters (id, event_id, order_id, version, subject, stream_sequence, headers, body, reason, attempts)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-		ON CONFLICT (id) DO UPDATE SET reason = excluded.reason, attempts = excluded.attempts`,
+		INSERT INTO dead_letters (id, event_id, order_id, version, subject, stream_sequence, headers, body, reason, attempts, history, skipped)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+		ON CONFLICT (id) DO UPDATE SET reason = excluded.reason, attempts = excluded.attempts,
+			history = excluded.history, skipped = excluded.skipped`,
 		l.id, orNull(l.eventID), orNull(l.orderID), orNull(l.version), clean(l.subject, maxText), int64(l.sequence),
-		headersText(l.headers), body, clean(l.reason, maxText), l.attempts)
+		cmp.Or(l.headers, "{}"), body, clean(l.reason, maxText), l.attempts, cmp.Or(l.history, "[]"), flag(l.skipped))
 	if err != nil {
 		return fmt.Errorf("insert dead letter: %w", err)
 	}
@@ -131,6 +133,14 @@ func headersText(h map[string][]string) string {
 		return "{}" // strings always encode
 	}
 	return string(text)
+}
+
+// flag is a truth as both engines keep it.
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func orNull[T comparable](v T) any {

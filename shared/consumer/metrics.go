@@ -13,6 +13,7 @@ const (
 	resultWaiting   = "waiting"
 	resultParked    = "parked"
 	resultDead      = "dead"
+	resultSkipped   = "skipped" // dead, and its order went on; counted besides dead
 )
 
 type metrics struct {
@@ -24,6 +25,7 @@ type metrics struct {
 	rows      *prometheus.GaugeVec
 	oldest    *prometheus.GaugeVec
 	gaps      prometheus.Gauge
+	trips     prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
@@ -38,6 +40,9 @@ func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "consumer_events_total", Help: "Events by what became of them.", ConstLabels: label,
 		}, []string{"result"}),
+		trips: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "consumer_streaks_total", Help: "Times that failures in a row were taken for an outage.", ConstLabels: label,
+		}),
 		batchSize: histogram("consumer_batch_size", "Events in a group.", prometheus.ExponentialBuckets(1, 2, 11)),
 		seconds:   histogram("consumer_group_seconds", "Time to settle a group that succeeded.", prometheus.ExponentialBuckets(0.001, 2, 16)),
 		age:       histogram("consumer_event_age_seconds", "Age of events when they took effect.", prometheus.ExponentialBuckets(0.005, 4, 12)),
@@ -46,13 +51,13 @@ func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
 		oldest:    prometheus.NewGaugeVec(gauge("consumer_oldest_seconds", "Age of the oldest parked event by state."), []string{"state"}),
 		gaps:      prometheus.NewGauge(gauge("consumer_gap_orders", "Orders whose next event is lost.")),
 	}
-	for _, result := range []string{resultDone, resultDuplicate, resultWaiting, resultParked, resultDead} {
+	for _, result := range []string{resultDone, resultDuplicate, resultWaiting, resultParked, resultDead, resultSkipped} {
 		m.results.WithLabelValues(result)
 	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.results, m.batchSize, m.seconds, m.age, m.paused, m.rows, m.oldest, m.gaps} {
+	for _, c := range []prometheus.Collector{m.results, m.batchSize, m.seconds, m.age, m.paused, m.rows, m.oldest, m.gaps, m.trips} {
 		if err := r.Register(c); err != nil {
 			return m, err
 		}

@@ -35,11 +35,12 @@ func readRows(ctx context.Context, q database.Querier, orders []string, span int
 }
 
 // storedColumns are what scanStored reads.
-const storedColumns = `event_id, order_id, version, attempts, stream_sequence, event`
+const storedColumns = `event_id, order_id, version, attempts, stream_sequence, subject, headers, event`
 
 // unreadable is a row whose bytes this release cannot decode: a newer replica wrote it.
 type unreadable struct {
 	row
+	origin
 	raw []byte
 	err error
 }
@@ -54,16 +55,17 @@ func storedItems(ctx context.Context, q database.Querier, query string, args ...
 	var bad []unreadable
 	err = each(rows, func() error {
 		var r row
+		var from origin
 		var raw []byte
-		if err := rows.Scan(&r.eventID, &r.orderID, &r.version, &r.attempts, &r.sequence, &raw); err != nil {
+		if err := rows.Scan(&r.eventID, &r.orderID, &r.version, &r.attempts, &r.sequence, &from.topic, &from.headers, &raw); err != nil {
 			return err
 		}
 		e, err := events.Decode(raw)
 		if err != nil {
-			bad = append(bad, unreadable{r, raw, err})
+			bad = append(bad, unreadable{r, from, raw, err})
 			return nil
 		}
-		out = append(out, &item{Event: Event{e, raw, r.sequence}, stored: true, attempts: r.attempts})
+		out = append(out, &item{Event: Event{e, raw, r.sequence}, from: from, stored: true, attempts: r.attempts})
 		return nil
 	})
 	if err != nil {
@@ -90,19 +92,53 @@ func insertWaiting(ctx context.Context, tx *database.Tx, wait []*item) error {
 	if len(wait) == 0 {
 		return nil
 	}
-	args := make([]any, 0, 6*len(wait))
+	args := make([]any, 0, 8*len(wait))
 	for _, i := range wait {
-		args = append(args, i.ID, i.Subject, i.Version, stateWaiting, i.Raw, int64(i.Sequence))
+		from := i.origin()
+		args = append(args, i.ID, i.Subject, i.Version, stateWaiting, i.Raw, int64(i.Sequence), from.topic, from.headers)
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence) VALUES `+
-		database.Values(len(wait), 6)+` ON CONFLICT (event_id) DO NOTHING`, args...)
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence, subject, headers) VALUES `+
+		database.Values(len(wait), 8)+` ON CONFLICT (event_id) DO NOTHING`, args...)
 	if err != nil {
 		return fmt.Errorf("insert waiting: %w", err)
 	}
 	return nil
 }
 
-// deleteRows removes the rows of events that took effect.
+// settleRows removes the rows of events that took effect, and the letters of those that were dead before.
+func settleRows(ctx context.Context, tx *database.Tx, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	in, args := inList(1, ids)
+	rows, err := tx.QueryContext(ctx, `DELETE FROM parked WHERE event_id IN `+in+` RETURNING event_id, attempts`, args...)
+	if err != nil {
+		return fmt.Errorf("delete parked: %w", err)
+	}
+	var failed []string
+	err = each(rows, func() error {
+		var id string
+		var attempts int
+		if err := rows.Scan(&id, &attempts); err != nil {
+			return err
+		}
+		if attempts > 0 {
+			failed = append(failed, letterID(id))
+		}
+		return nil
+	})
+	if err != nil || len(failed) == 0 {
+		return err
+	}
+	in, args = inList(1, failed)
+	if _, err := tx.ExecContext(ctx, `DELETE FROM dead_letters WHERE id IN `+in, args...); err != nil {
+		return fmt.Errorf("delete settled letters: %w", err)
+	}
+	return nil
+}
+
+// deleteRows removes rows that hold nothing any more.
 func deleteRows(ctx context.Context, q database.Querier, ids []string) error {
 	if len(ids) == 0 {
 		return nil

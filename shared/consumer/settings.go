@@ -17,6 +17,7 @@ type Settings struct {
 	Attempts   int           `name:"attempts" env:"ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
 	Backoff    time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
 	MaxBackoff time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
+	AfterDeath AfterDeath    `name:"after-death" env:"AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
 	Drain      time.Duration `name:"drain" env:"DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
 
@@ -28,6 +29,7 @@ func (s Settings) WithDefaults() Settings {
 	orElse(&s.Backoff, time.Second)
 	orElse(&s.MaxBackoff, time.Hour)
 	orElse(&s.Drain, 8*time.Second)
+	orElse(&s.AfterDeath, Hold)
 	return s
 }
 
@@ -46,6 +48,7 @@ func (s Settings) Validate(prefix string) error {
 	check(s.Backoff >= time.Millisecond && s.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
 	check(s.MaxBackoff >= time.Millisecond && s.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
 	check(s.MaxBackoff >= s.Backoff, "MAX_BACKOFF", "at least "+prefix+"BACKOFF")
+	check(s.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
 	check(s.Drain >= 100*time.Millisecond && s.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
 }
@@ -55,7 +58,7 @@ func (s Settings) Consumer(name string, ordered bool) Config {
 	s = s.WithDefaults()
 	return Config{
 		Name: name, Ordered: ordered, Batch: s.Batch, Workers: s.Workers,
-		MaxAttempts: s.Attempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff, Drain: s.Drain,
+		MaxAttempts: s.Attempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff, Drain: s.Drain, AfterDeath: s.AfterDeath,
 	}
 }
 

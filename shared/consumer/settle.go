@@ -48,8 +48,7 @@ func (c *Consumer) settle(ctx context.Context, b batch) []string {
 		c.stop(ctx, err)
 		return nil
 	case len(items) == 1:
-		c.failed(ctx, items[0], err)
-		return nil
+		return c.failed(ctx, items[0], err)
 	}
 	var next []string
 	for _, part := range split(items, c.Ordered) {
@@ -106,6 +105,9 @@ func (c *Consumer) accept(ctx context.Context, res result) {
 	for _, items := range [][]*item{res.due, res.duplicates, res.wait, res.held} {
 		ack(items)
 	}
+	if len(res.due) > 0 {
+		c.streak.succeed()
+	}
 	c.metrics.events(resultDone, len(res.due))
 	c.metrics.events(resultDuplicate, len(res.duplicates)+len(res.held))
 	c.metrics.events(resultWaiting, len(res.wait))
@@ -115,22 +117,27 @@ func (c *Consumer) accept(ctx context.Context, res result) {
 	}
 }
 
-// failed records the failure of a single event.
-func (c *Consumer) failed(ctx context.Context, i *item, cause error) {
+// failed records the failure of a single event. It returns the order when that goes on without the event.
+func (c *Consumer) failed(ctx context.Context, i *item, cause error) (next []string) {
 	if isConflict(cause) && Classify(cause) == Transient {
 		c.giveBack(ctx, []*item{i}) // somebody holds the lane for long; the event is not to blame
-		return
+		return nil
 	}
-	v, err := c.record(ctx, i, cause)
+	suspect, down := c.suspect(i, cause)
+	if down != nil {
+		defer c.stop(ctx, down)
+	}
+	v, err := c.record(ctx, i, cause, suspect)
 	if err != nil {
 		c.giveBack(ctx, []*item{i})
 		if ctx.Err() == nil && !isConflict(err) {
 			// What cannot even be written down is no fault of the event.
 			c.stop(ctx, err)
 		}
-		return
+		return nil
 	}
 	ack([]*item{i})
+	c.parkedRows.Add(v.rows)
 	log := c.log.With(logs.EventID, i.ID, logs.EventType, i.Type, logs.Key, i.Subject, logs.Version, i.Version,
 		logs.Attempt, v.attempts, logs.Error, cause)
 	var panicked *panicError
@@ -139,13 +146,17 @@ func (c *Consumer) failed(ctx context.Context, i *item, cause error) {
 	}
 	switch v.state {
 	case stateParked:
-		c.parkedRows.Add(1)
 		c.metrics.events(resultParked, 1)
 		log.WarnContext(ctx, "event failed and is parked", "retry_in", v.wait)
 	case stateDead:
 		c.metrics.events(resultDead, 1)
-		log.ErrorContext(ctx, "event is a dead letter")
+		log.ErrorContext(ctx, "event is a dead letter", "skipped", v.skipped)
 	}
+	if v.skipped {
+		c.metrics.events(resultSkipped, 1)
+		return []string{i.Subject}
+	}
+	return nil
 }
 
 // stop pauses the consumer for everyone.
