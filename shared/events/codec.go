@@ -98,15 +98,28 @@ func Decode(data []byte) (Event, error) {
 	if err := e.check(); err != nil {
 		return Event{}, err
 	}
-	if _, err := e.Order(); err != nil {
+	if err := e.checkData(); err != nil {
 		return Event{}, err
 	}
 	return e, nil
 }
 
+// checkData reads the body by its type.
+func (e Event) checkData() (err error) {
+	if e.OfOrder() {
+		_, err = e.Order()
+	} else {
+		_, err = e.MailRequest()
+	}
+	return err
+}
+
 // Order returns the body of an order event. Its errors wrap ErrInvalid.
 func (e Event) Order() (Order, error) {
 	var o Order
+	if !e.OfOrder() {
+		return Order{}, invalid("type %q is about no order", clip(e.Type))
+	}
 	if err := json.Unmarshal(e.Data, &o); err != nil {
 		return Order{}, invalid("data is not an order: %v", err)
 	}
@@ -134,8 +147,10 @@ func (e Event) check() error {
 		return invalid("subject is missing or not 1 to %d printable ASCII characters", maxID)
 	case e.Source == "" || len(e.Source) > maxText:
 		return invalid("source is missing or longer than %d bytes", maxText)
-	case e.Type != TypePlaced && e.Type != TypeChanged && e.Type != TypeCancelled:
+	case !isOrderType(e.Type) && e.Type != TypeMailRequested:
 		return invalid("unknown type %q", clip(e.Type))
+	case e.Type == TypeMailRequested && (e.Subject != e.ID || e.Version != 1):
+		return invalid("a mail request has its id as subject and orderversion 1")
 	case e.Version < 1 || e.Version > maxVersion:
 		return invalid("orderversion is missing or not between 1 and %d", maxVersion)
 	case e.Time.IsZero():

@@ -1,5 +1,5 @@
-// Package events is the contract between the services: the order events, their
-// CloudEvents 1.0 envelope and the topics they travel on. It imports the
+// Package events is the contract between the services: the order events and mail
+// requests, their CloudEvents 1.0 envelope and the topics they travel on. It imports the
 // standard library only, so anything may import it.
 //
 // Encoding is deterministic for a given event. Decoding is strict about what a
@@ -50,9 +50,9 @@ type Event struct {
 	Type string
 	// Time is when the fact happened, in UTC.
 	Time time.Time
-	// Subject is the order's id, and the key for ordering.
+	// Subject is the order's id, and the key for ordering; of an event about no order, its own id.
 	Subject string
-	// Version is the order's version after the event: 1, 2, 3 … without gaps.
+	// Version is the order's version after the event: 1, 2, 3 … without gaps; 1 without an order.
 	Version int64
 	// CorrelationID ties together what one request caused; may be empty.
 	CorrelationID string

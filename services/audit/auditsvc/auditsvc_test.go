@@ -170,6 +170,25 @@ func TestUnreadableMessageBecomesADeadLetterAndTheNextIsRecorded(t *testing.T) {
 	})
 }
 
+func TestAMailRequestIsRecordedUnderItsOwnId(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "audit", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		s, _ := b.start(t)
+		e, err := events.NewMailRequested("mail-1", "/shop/news", time.Now(), events.MailRequest{
+			Sender: events.Mailbox{Email: "news@example.com"}, Recipients: []events.Mailbox{{Email: "ada@example.com"}}, Subject: "Hello", Text: "Hello",
+		})
+		require.NoError(t, err)
+		raw, err := e.Encode()
+		require.NoError(t, err)
+		b.publish(t, raw, raw, event(t, "o1", 1))
+		b.waitFor(t, 2, 0)
+		found := list(t, s, "?order=mail-1")
+		require.Len(t, found.Entries, 1)
+		require.JSONEq(t, string(raw), string(found.Entries[0].Event))
+	})
+}
+
 // The store may be down when the service starts: events are handled meanwhile, and the
 // durable is registered once the store answers.
 func TestDurableIsRegisteredWhenTheStoreComesUp(t *testing.T) {

@@ -193,6 +193,28 @@ func TestImpossibleEventBecomesADeadLetterAndOtherOrdersGoOn(t *testing.T) {
 	})
 }
 
+func TestAMailRequestIsWorthNothing(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		s, _ := b.start(t, loyaltysvc.Config{})
+		e, err := events.NewMailRequested("mail-1", "/shop/news", time.Now(), events.MailRequest{
+			Sender: events.Mailbox{Email: "news@example.com"}, Recipients: []events.Mailbox{{Email: "ada@example.com"}}, Subject: "Hello", Text: "Hello",
+		})
+		require.NoError(t, err)
+		raw, err := e.Encode()
+		require.NoError(t, err)
+		b.publish(t, raw, event(t, events.TypePlaced, "o1", 1, "ada@example.com", "3.00"), raw, event(t, events.TypeChanged, "o1", 2, "ada@example.com", "4.00"))
+		b.waitForEvents(t, 2)
+		require.EqualValues(t, 4, points(t, s, "ada@example.com"))
+		require.Eventually(t, func() bool { // the mail request is settled, too
+			return b.count(t, "SELECT COUNT(*) FROM lanes WHERE order_id = 'mail-1' AND version = 1") == 1
+		}, patience, 5*time.Millisecond)
+		require.Zero(t, b.count(t, "SELECT COUNT(*) FROM dead_letters"))
+		require.Zero(t, b.count(t, "SELECT COUNT(*) FROM parked"))
+	})
+}
+
 // The store may be down when the service starts: events are handled meanwhile, and the
 // durable is registered once the store answers.
 func TestDurableIsRegisteredWhenTheStoreComesUp(t *testing.T) {

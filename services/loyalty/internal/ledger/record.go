@@ -23,10 +23,14 @@ import (
 
 // Record posts what the events say. It is the effect of the loyalty service; the caller
 // holds the lanes of their orders and gives the events of one order in version order.
+// Events about no order are worth nothing to anybody and leave no mark.
 func Record(ctx context.Context, tx *database.Tx, due []consumer.Event) error {
 	claims := make([]points.Claim, 0, len(due))
 	orders := map[string]*order{}
 	for _, e := range due {
+		if !e.OfOrder() {
+			continue
+		}
 		claim, err := points.ClaimOf(e.Event)
 		if err != nil {
 			return fmt.Errorf("read event: %w", err) // it is events.ErrInvalid, which is permanent

@@ -105,7 +105,7 @@ func (e *Effect) Prepare(ctx context.Context, group consumer.Group) (consumer.Wo
 		w.names = append(w.names, d.name)
 		w.own[d.event.ID] = ledger.Delivery{
 			ID: d.letter.Delivery, EventID: d.letter.EventID, OrderID: d.letter.OrderID, Version: d.letter.Version,
-			Recipient: d.letter.Recipient, Template: d.letter.Template, StagedName: d.name, MessageID: d.letter.MessageID,
+			Recipient: d.letter.Recipients[0], Template: d.letter.Template, StagedName: d.name, MessageID: d.letter.MessageID,
 		}
 	}
 	if len(w.names) > 0 {

@@ -1,4 +1,5 @@
-// Package letter turns an order event into the e-mail about it.
+// Package letter turns an order event into the e-mail about it, and a mail
+// request into the e-mail that it asks for.
 //
 // It promises that the same event always gives the same bytes, that a mail
 // never depends on the clock or the machine, and that nothing a customer or a
@@ -26,16 +27,17 @@ type Config struct {
 	Domain string // right-hand side of Message-IDs
 }
 
-// Letter is one mail to one recipient, and the identity of its delivery.
+// Letter is one mail and the identity of its delivery.
 type Letter struct {
-	Delivery  string // file name stem, unique per event, recipient and template
-	EventID   string
-	OrderID   string
-	Version   int64
-	Recipient string
-	Template  string
-	MessageID string // without angle brackets
-	Data      []byte // the RFC 5322 message with CRLF line ends
+	Delivery   string // file name stem, unique per event, first recipient and template
+	EventID    string
+	OrderID    string // the event's own id when it is about no order
+	Version    int64
+	Sender     string   // address of the envelope
+	Recipients []string // addresses of the envelope: one for an order event, up to events.MaxRecipients for a request
+	Template   string
+	MessageID  string // without angle brackets
+	Data       []byte // the RFC 5322 message with CRLF line ends
 }
 
 // Renderer renders letters. It is safe for concurrent use.
@@ -78,34 +80,79 @@ func CheckDomain(domain string) error {
 	return nil
 }
 
-// Render makes the mail of one order event. Its errors wrap ErrUnsendable.
+// Render makes the mail of one event. Its errors wrap ErrUnsendable.
 func (r *Renderer) Render(e events.Event) (Letter, error) {
-	order, err := e.Order()
+	compose := r.ofOrder
+	if e.Type == events.TypeMailRequested {
+		compose = r.ofRequest
+	}
+	l, err := compose(e)
 	if err != nil {
-		return Letter{}, fmt.Errorf("%w: %w", ErrUnsendable, err)
-	}
-	template, ok := templateOf(e.Type)
-	if !ok {
-		return Letter{}, fmt.Errorf("%w: no template for type %q", ErrUnsendable, e.Type)
-	}
-	to, err := recipient(order.Customer)
-	if err != nil {
-		return Letter{}, fmt.Errorf("%w: %w", ErrUnsendable, err)
-	}
-	l := Letter{
-		EventID: e.ID, OrderID: e.Subject, Version: e.Version,
-		Recipient: order.Customer.Email, Template: template,
-	}
-	l.Delivery = deliveryID(e, l.Recipient, template)
-	l.MessageID = l.Delivery + "@" + r.domain
-	parts, err := r.render(template, order)
-	if err != nil {
-		return Letter{}, fmt.Errorf("%w: %w", ErrUnsendable, err)
-	}
-	if l.Data, err = r.message(e, l, to, parts); err != nil {
 		return Letter{}, fmt.Errorf("%w: %w", ErrUnsendable, err)
 	}
 	return l, nil
+}
+
+func (r *Renderer) ofOrder(e events.Event) (Letter, error) {
+	order, err := e.Order()
+	if err != nil {
+		return Letter{}, err
+	}
+	template, ok := templateOf(e.Type)
+	if !ok {
+		return Letter{}, fmt.Errorf("no template for type %q", e.Type)
+	}
+	to, err := recipient(order.Customer)
+	if err != nil {
+		return Letter{}, err
+	}
+	p, err := r.render(template, order)
+	if err != nil {
+		return Letter{}, err
+	}
+	return r.write(e, content{template: template, from: r.from, to: []*mail.Address{to}, envelope: []string{order.Customer.Email}, parts: p})
+}
+
+// requestTemplate stands for the template of mails that bring their own text.
+const requestTemplate = "requested"
+
+// ofRequest writes what was asked for as it is: subject and bodies are the sender's own.
+func (r *Renderer) ofRequest(e events.Event) (Letter, error) {
+	m, err := e.MailRequest()
+	if err != nil {
+		return Letter{}, err
+	}
+	c := content{template: requestTemplate, from: mailbox(m.Sender)}
+	for _, to := range m.Recipients {
+		c.to, c.envelope = append(c.to, mailbox(to)), append(c.envelope, to.Email)
+	}
+	c.parts = parts{Subject: headerText(clean(m.Subject)), Text: m.Text, HTML: m.HTML}
+	return r.write(e, c)
+}
+
+func mailbox(m events.Mailbox) *mail.Address {
+	return &mail.Address{Name: displayName(m.Name), Address: m.Email}
+}
+
+// content is what stands in a mail.
+type content struct {
+	template string
+	from     *mail.Address
+	to       []*mail.Address
+	envelope []string // the addresses of to, as the event spells them
+	parts    parts
+}
+
+func (r *Renderer) write(e events.Event, c content) (Letter, error) {
+	l := Letter{
+		EventID: e.ID, OrderID: e.Subject, Version: e.Version,
+		Sender: c.from.Address, Recipients: c.envelope, Template: c.template,
+	}
+	l.Delivery = deliveryID(e, l.Recipients[0], c.template)
+	l.MessageID = l.Delivery + "@" + r.domain
+	var err error
+	l.Data, err = message(e, l, c)
+	return l, err
 }
 
 // templateOf returns the name of the template for an event type.

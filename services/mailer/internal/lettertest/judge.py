@@ -23,12 +23,15 @@ def judge(path):
         if getattr(value, "defects", ()):
             raise ValueError(f"{name}: {value.defects}")
     (sender,) = message["From"].addresses
-    (to,) = message["To"].addresses
-    if not message.is_multipart() or message.get_content_type() != "multipart/alternative":
-        raise ValueError("not multipart/alternative")
-    parts = list(message.iter_parts())
-    if [p.get_content_type() for p in parts] != ["text/plain", "text/html"]:
+    to, *others = message["To"].addresses
+    ordered = message["X-Pillarbox-Order"] is not None
+    parts = list(message.iter_parts()) if message.is_multipart() else [message]
+    kinds = [p.get_content_type() for p in parts]
+    if kinds != ["text/plain", "text/html"] and (ordered or len(kinds) > 1):
         raise ValueError("parts are not text and HTML")
+    if message.is_multipart() and message.get_content_type() != "multipart/alternative":
+        raise ValueError("not multipart/alternative")
+    bodies = {p.get_content_type(): p.get_content() for p in parts}
     for part in parts:
         if part["Content-Transfer-Encoding"] != "quoted-printable" or part.defects:
             raise ValueError("part is not clean quoted-printable")
@@ -38,15 +41,16 @@ def judge(path):
         "from": sender.addr_spec,
         "to": to.addr_spec,
         "to_name": to.display_name,
+        "others": [a.addr_spec for a in others],
         "subject": str(message["Subject"]),
         "message_id": str(message["Message-ID"]),
         "date": message["Date"].datetime.isoformat(),
         "event": str(message["X-Pillarbox-Event"]),
-        "order": str(message["X-Pillarbox-Order"]),
-        "version": int(message["X-Pillarbox-Version"]),
+        "order": str(message["X-Pillarbox-Order"]) if ordered else "",
+        "version": int(message["X-Pillarbox-Version"]) if ordered else 0,
         "auto_submitted": str(message["Auto-Submitted"]),
-        "text": parts[0].get_content(),
-        "html": parts[1].get_content(),
+        "text": bodies.get("text/plain", ""),
+        "html": bodies.get("text/html", ""),
     }
 
 

@@ -25,11 +25,12 @@ type Mail struct {
 	From          string   `json:"from"`
 	To            string   `json:"to"`
 	ToName        string   `json:"to_name"`
+	Others        []string `json:"others"` // further recipients
 	Subject       string   `json:"subject"`
 	MessageID     string   `json:"message_id"`
 	Date          string   `json:"date"`
 	Event         string   `json:"event"`
-	Order         string   `json:"order"`
+	Order         string   `json:"order"` // "" when the mail is about none
 	Version       int64    `json:"version"`
 	AutoSubmitted string   `json:"auto_submitted"`
 	Text          string   `json:"text"`
