@@ -113,6 +113,7 @@ type Deps struct {
 	Subscriber Subscriber
 	Effect     Effect
 	Log        *slog.Logger
+	Publisher  Publisher             // hands events on along their route; nil: an event that has one pauses the consumer
 	Registry   prometheus.Registerer // nil: the metrics are kept and not shown
 }
 
@@ -135,9 +136,10 @@ type Consumer struct {
 	effect Effect
 	log    *slog.Logger
 
-	metrics metrics
-	pause   *pause
-	streak  streak
+	publisher Publisher
+	metrics   metrics
+	pause     *pause
+	streak    streak
 	// parkedRows is how many rows the last sweep saw plus what this replica added since.
 	parkedRows atomic.Int64
 	parked     atomic.Pointer[snapshot]
@@ -162,7 +164,7 @@ func New(c Config, d Deps) (*Consumer, error) {
 		return nil, fmt.Errorf("register consumer metrics: %w", err)
 	}
 	k := &Consumer{
-		Config: c, db: d.DB, sub: d.Subscriber, effect: d.Effect,
+		Config: c, db: d.DB, sub: d.Subscriber, effect: d.Effect, publisher: d.Publisher,
 		log: d.Log.With(logs.Consumer, c.Name), metrics: m,
 	}
 	k.pause = newPause(k.sub, k.log, m)

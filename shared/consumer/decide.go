@@ -6,6 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/pillarbox/pillarbox/shared/broker"
+	"github.com/pillarbox/pillarbox/shared/events"
 )
 
 // item is one event on its way through a group.
@@ -15,6 +16,8 @@ type item struct {
 	copies []*message.Message
 	// from is where a stored event came from.
 	from origin
+	// route is whom it goes to, this consumer first; empty when it came to all at once.
+	route events.Route
 	// stored: it came from a row of parked, which goes when the event took effect.
 	stored bool
 	// retry: the sweep claimed it, so its own row does not hold it back.
@@ -30,15 +33,15 @@ type origin struct{ topic, headers string }
 
 // origin is taken from the message while there is one.
 func (i *item) origin() origin {
+	from := i.from
 	for _, m := range i.copies {
 		if info, ok := broker.InfoOf(m); ok {
-			return origin{clean(info.Subject, maxText), headersText(info.Headers)}
+			from = origin{clean(info.Subject, maxText), headersText(info.Headers)}
+			break
 		}
 	}
-	if i.from.headers == "" {
-		return origin{i.from.topic, "{}"}
-	}
-	return i.from
+	from.headers = withRoute(cmp.Or(from.headers, "{}"), i.route)
+	return from
 }
 
 // row is what a group knows of an event in parked, without its bytes.
@@ -196,6 +199,7 @@ func inOrder(items []*item) []*item {
 				first.stored, first.attempts, first.from = true, i.attempts, i.from
 			}
 			first.last = first.last || i.last
+			first.route = first.route.With(i.route)
 			continue
 		}
 		seen[i.ID] = i

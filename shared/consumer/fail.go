@@ -119,9 +119,9 @@ type earlier struct {
 
 // failedBefore returns how many attempts the event's row counts; a dead one is beyond counting.
 func failedBefore(ctx context.Context, tx *database.Tx, i *item) (before earlier, stands bool, err error) {
-	var state string
-	err = tx.QueryRowContext(ctx, `SELECT state, attempts, history FROM parked WHERE event_id = $1`+tx.Dialect.ForUpdate(), i.ID).
-		Scan(&state, &before.attempts, &before.history)
+	var state, headers string
+	err = tx.QueryRowContext(ctx, `SELECT state, attempts, history, headers FROM parked WHERE event_id = $1`+tx.Dialect.ForUpdate(), i.ID).
+		Scan(&state, &before.attempts, &before.history, &headers)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return earlier{history: "[]"}, false, nil
@@ -130,6 +130,8 @@ func failedBefore(ctx context.Context, tx *database.Tx, i *item) (before earlier
 	case state == stateDead:
 		before.attempts = i.attempts + 1
 	}
+	route, _ := storedRoute(headers) // a row that cannot be read has its letter
+	i.route = route.With(i.route)
 	return before, true, nil
 }
 
@@ -166,7 +168,8 @@ func park(ctx context.Context, tx *database.Tx, i *item, cause error, v verdict,
 			subject, headers, history)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, `+tx.Dialect.Now()+` + $8, $9, $10, $11, $12)
 		ON CONFLICT (event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts,
-			next_attempt_at = excluded.next_attempt_at, claimed_until = 0, last_error = excluded.last_error, history = excluded.history`,
+			next_attempt_at = excluded.next_attempt_at, claimed_until = 0, last_error = excluded.last_error, history = excluded.history,
+			headers = excluded.headers`,
 		i.ID, i.Subject, i.Version, v.state, i.Raw, int64(i.Sequence), v.attempts, v.wait.Microseconds(), clean(cause.Error(), maxText),
 		from.topic, from.headers, history)
 	if err != nil {
@@ -212,8 +215,12 @@ func (c *Consumer) buryRows(ctx context.Context, bad []unreadable) error {
 
 // again runs a small transaction, repeated when it met a lock.
 func (c *Consumer) again(ctx context.Context, do func(context.Context, *database.Tx) error) error {
+	return again(ctx, c.db, do)
+}
+
+func again(ctx context.Context, db *database.DB, do func(context.Context, *database.Tx) error) error {
 	for try := 1; ; try++ {
-		err := c.db.Tx(ctx, do)
+		err := db.Tx(ctx, do)
 		if !isConflict(err) || try == conflictTries || !sleep(ctx, conflictPause(try)) {
 			return err
 		}

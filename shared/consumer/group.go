@@ -30,6 +30,7 @@ type members struct {
 type result struct {
 	plan
 	refused []*item // no room for their waiting rows
+	onward  []*item // to be handed on along their routes
 }
 
 const (
@@ -74,7 +75,7 @@ func (c *Consumer) run(ctx context.Context, b batch) (result, []*item, error) {
 	if len(res.wait) > 0 {
 		failpoint.Hit(c.Name + ".waiting_committed")
 	}
-	return res, m.items, c.finish(ctx, work, finished)
+	return res, m.items, c.finish(ctx, work, res, finished)
 }
 
 // gather reads, without a lock, where the orders stand and which waiting rows go along.
@@ -174,6 +175,12 @@ func (c *Consumer) transact(ctx context.Context, tx *database.Tx, m members, wor
 	if err := insertWaiting(ctx, tx, res.wait); err != nil {
 		return res, nil, err
 	}
+	if err := joinRoutes(ctx, tx, now, res.plan); err != nil {
+		return res, nil, err
+	}
+	if res.onward, err = c.onward(ctx, tx, res.plan); err != nil {
+		return res, nil, err
+	}
 	if err := advance(ctx, tx, res.lanes); err != nil {
 		return res, nil, err
 	}
@@ -188,35 +195,38 @@ func (c *Consumer) transact(ctx context.Context, tx *database.Tx, m members, wor
 		}
 	}
 	if _, ok := work.(*inTx); ok {
-		if err := settleRows(ctx, tx, finished); err != nil {
+		now, later := byRoute(finished, res.onward)
+		if err := settleRows(ctx, tx, now); err != nil {
 			return res, nil, err
 		}
-		finished = nil
+		finished = later
 	}
 	failpoint.Hit(c.Name + ".before_commit")
 	return res, finished, nil
 }
 
-// finish runs Done and then removes the rows of the events. A row that outlives
-// its effect is the memory that Done has not run yet: the message behind it was
+// finish runs Done, hands the events on along their routes, and then removes their rows. A row that outlives
+// its effect is the memory that this has not happened yet: the message behind it was
 // acknowledged long ago, so nothing else would bring it back.
-func (c *Consumer) finish(ctx context.Context, work Work, rows []string) error {
-	if work == nil {
-		return nil
+func (c *Consumer) finish(ctx context.Context, work Work, res result, rows []string) error {
+	if work != nil {
+		err := guard(func() error { return work.Done(ctx) })
+		var panicked *panicError
+		switch {
+		case errors.As(err, &panicked):
+			return fmt.Errorf("done: %w", err)
+		case err != nil:
+			return AsOutage(fmt.Errorf("done: %w", err))
+		}
+		failpoint.Hit(c.Name + ".after_done")
 	}
-	err := guard(func() error { return work.Done(ctx) })
-	var panicked *panicError
-	switch {
-	case errors.As(err, &panicked):
-		return fmt.Errorf("done: %w", err)
-	case err != nil:
-		return AsOutage(fmt.Errorf("done: %w", err))
+	if err := c.forward(ctx, res.onward); err != nil {
+		return err
 	}
-	failpoint.Hit(c.Name + ".after_done")
 	if len(rows) == 0 {
 		return nil
 	}
-	err = c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error { return settleRows(ctx, tx, rows) })
+	err := c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error { return settleRows(ctx, tx, rows) })
 	if err != nil {
 		return AsOutage(err)
 	}

@@ -32,8 +32,8 @@ type letter struct {
 	skipped  bool   // the order went on without it
 }
 
-// decode returns the event of a message, or the letter that it becomes.
-func decode(m *message.Message) (*item, *letter) {
+// decode returns the event of a message to the consumer called name, or the letter that it becomes.
+func decode(m *message.Message, name string) (*item, *letter) {
 	info, known := broker.InfoOf(m)
 	if !known {
 		info.Headers = map[string][]string{}
@@ -49,11 +49,19 @@ func decode(m *message.Message) (*item, *letter) {
 			reason = err.Error()
 		}
 	}
+	var route events.Route
+	if reason == "" {
+		var err error
+		if route, err = routeTo(name, info.Headers); err != nil {
+			reason = err.Error()
+		}
+	}
 	if reason != "" {
 		return nil, unreadableLetter(m.Payload, info, reason)
 	}
 	return &item{
 		Event:  Event{e, m.Payload, info.Sequence},
+		route:  route,
 		copies: []*message.Message{m},
 	}, nil
 }

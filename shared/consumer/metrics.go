@@ -25,6 +25,7 @@ type metrics struct {
 	rows      *prometheus.GaugeVec
 	oldest    *prometheus.GaugeVec
 	gaps      prometheus.Gauge
+	forwarded prometheus.Counter
 	trips     prometheus.Counter
 }
 
@@ -50,6 +51,9 @@ func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
 		rows:      prometheus.NewGaugeVec(gauge("consumer_parked_rows", "Parked events by state."), []string{"state"}),
 		oldest:    prometheus.NewGaugeVec(gauge("consumer_oldest_seconds", "Age of the oldest parked event by state."), []string{"state"}),
 		gaps:      prometheus.NewGauge(gauge("consumer_gap_orders", "Orders whose next event is lost.")),
+		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "consumer_forwarded_total", Help: "Events handed on to the next consumer of their route.", ConstLabels: label,
+		}),
 	}
 	for _, result := range []string{resultDone, resultDuplicate, resultWaiting, resultParked, resultDead, resultSkipped} {
 		m.results.WithLabelValues(result)
@@ -57,7 +61,7 @@ func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.results, m.batchSize, m.seconds, m.age, m.paused, m.rows, m.oldest, m.gaps, m.trips} {
+	for _, c := range []prometheus.Collector{m.results, m.batchSize, m.seconds, m.age, m.paused, m.rows, m.oldest, m.gaps, m.forwarded, m.trips} {
 		if err := r.Register(c); err != nil {
 			return m, err
 		}

@@ -186,7 +186,7 @@ func (c *Consumer) collect(more context.Context, messages <-chan *message.Messag
 func (c *Consumer) receive(ctx context.Context, group []*message.Message) {
 	var items []*item
 	for _, m := range group {
-		i, letter := decode(m)
+		i, letter := decode(m, c.Name)
 		if letter != nil {
 			c.unreadable(ctx, m, letter)
 			continue

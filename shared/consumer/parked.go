@@ -61,11 +61,15 @@ func storedItems(ctx context.Context, q database.Querier, query string, args ...
 			return err
 		}
 		e, err := events.Decode(raw)
+		var route events.Route
+		if err == nil {
+			route, err = storedRoute(from.headers)
+		}
 		if err != nil {
 			bad = append(bad, unreadable{r, from, raw, err})
 			return nil
 		}
-		out = append(out, &item{Event: Event{e, raw, r.sequence}, from: from, stored: true, attempts: r.attempts})
+		out = append(out, &item{Event: Event{e, raw, r.sequence}, from: from, route: route, stored: true, attempts: r.attempts})
 		return nil
 	})
 	if err != nil {
@@ -99,7 +103,8 @@ func insertWaiting(ctx context.Context, tx *database.Tx, wait []*item) error {
 	}
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence, subject, headers) VALUES `+
-		database.Values(len(wait), 8)+` ON CONFLICT (event_id) DO NOTHING`, args...)
+		database.Values(len(wait), 8)+` ON CONFLICT (event_id) DO UPDATE SET headers = excluded.headers
+			WHERE excluded.headers LIKE '%`+events.HeaderRoute+`%' AND parked.headers NOT LIKE '%`+events.HeaderRoute+`%'`, args...)
 	if err != nil {
 		return fmt.Errorf("insert waiting: %w", err)
 	}
