@@ -17,8 +17,9 @@ var ErrNoStore = errors.New("no store answers")
 
 func deregisterSubject(stream string) string { return "pillarbox.deregister." + stream }
 
-// Deregister undoes Register: the purge of the stream waits for name no longer. It reports whether name was
-// registered. It asks once; a consumer that still runs would register again.
+// Deregister undoes Register: the purge of the stream waits for name no longer, and a replay for it ends. It
+// reports whether name was registered. It asks once; a consumer that still runs would register again. One that
+// comes back under the name later may ask for events of the past anew.
 func Deregister(ctx context.Context, conn *broker.Conn, stream, name string) (was bool, err error) {
 	body, err := json.Marshal(registration{Name: name})
 	if err != nil {
@@ -38,7 +39,11 @@ func Deregister(ctx context.Context, conn *broker.Conn, stream, name string) (wa
 func RemoveConsumer(ctx context.Context, db *database.DB, name string) (was bool, err error) {
 	err = db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		n, err := affected(tx.ExecContext(ctx, `DELETE FROM consumers WHERE name = $1`, name))
+		if err != nil {
+			return err
+		}
 		was = n > 0
+		_, err = tx.ExecContext(ctx, `DELETE FROM replays WHERE name = $1`, name)
 		return err
 	})
 	if err != nil {

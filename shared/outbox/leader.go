@@ -40,6 +40,8 @@ type leader struct {
 	said       time.Time // when a row of failures was last logged; zero: the last pass succeeded
 	progress   bool      // this pass has settled something
 
+	replays replays
+
 	consumers map[string]seen // the registered consumers' durables as the purge last saw them
 	blocked   string          // why the purge does nothing, as logged
 }
@@ -144,7 +146,13 @@ func (l *leader) pass(ctx context.Context) error {
 			l.r.step("purge.done")
 		}
 		more, err := l.round(ctx)
-		if err != nil || !more {
+		if err != nil {
+			return err
+		}
+		if more && !l.replays.due() {
+			continue
+		}
+		if again, err := l.replay(ctx); err != nil || !more && !again {
 			return err
 		}
 	}

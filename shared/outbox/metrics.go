@@ -15,6 +15,7 @@ const statusEvery = 5 * time.Second
 
 type metrics struct {
 	published, batches, conflicts, refilled, errors, full prometheus.Counter
+	replayed                                              prometheus.Counter
 	waiting, oldest, dead, leader, refilling              prometheus.Gauge
 	purgeBlocked                                          prometheus.Gauge
 }
@@ -32,6 +33,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		batches:   counter("relay_batches_total", "Atomic batches that the broker confirmed."),
 		conflicts: counter("relay_conflicts_total", "Writes of this replica refused because another leads."),
 		refilled:  counter("relay_refilled_total", "Events published again because the broker lost them."),
+		replayed:  counter("relay_replayed_total", "Events of the past published for new subscribers."),
 		errors:    counter("relay_errors_total", "Passes of the relay that failed and are tried again."),
 		full:      counter("relay_stream_full_total", "Publishes refused because the stream is at its limit."),
 		waiting:   gauge("outbox_waiting_rows", "Events not yet confirmed by the broker."),

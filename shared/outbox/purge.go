@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
@@ -25,6 +26,7 @@ type seen struct {
 	registered int64
 	created    int64
 	floor      uint64
+	replaying  bool // a replay for it is not over
 }
 
 // purge removes from the stream what every registered consumer has acknowledged
@@ -70,21 +72,28 @@ func (l *leader) tryPurge(ctx context.Context) (blocked string, err error) {
 	if err != nil {
 		return "", err
 	}
-	acked := stream.LastSeq
-	for name, now := range consumers {
-		floor, why, err := l.floor(ctx, name, now)
-		if err != nil || why != "" {
-			return why, err
-		}
-		acked = min(acked, floor)
-	}
-	upTo := min(acked, max(old, pressed(stream, l.r.c.MaxBytes)))
-	if upTo < stream.FirstSeq || stream.Messages == 0 {
-		return "", nil
-	}
 	handle, err := l.r.conn.JS.Stream(ctx, l.r.c.Stream)
 	if err != nil {
 		return "", fmt.Errorf("look up stream: %w", err)
+	}
+	acked := stream.LastSeq
+	for name, now := range consumers {
+		floor, why, err := l.floor(ctx, handle, name, now, stream.LastSeq)
+		if err != nil {
+			return "", err
+		}
+		if why != "" {
+			blocked = why
+			continue
+		}
+		acked = min(acked, floor)
+		if err := purgeReplay(ctx, handle, name, now, floor); err != nil {
+			return "", err
+		}
+	}
+	upTo := min(acked, max(old, pressed(stream, l.r.c.MaxBytes, l.replays.waiting)))
+	if blocked != "" || upTo < stream.FirstSeq || stream.Messages == 0 {
+		return blocked, nil
 	}
 	if err := handle.Purge(ctx, jetstream.WithPurgeSequence(upTo+1)); err != nil {
 		return "", fmt.Errorf("purge stream: %w", err)
@@ -93,20 +102,39 @@ func (l *leader) tryPurge(ctx context.Context) (blocked string, err error) {
 	return "", nil
 }
 
+// purgeReplay removes what a new subscriber has handled of its replay: nobody else reads it, and it takes the room
+// of what comes next.
+func purgeReplay(ctx context.Context, stream jetstream.Stream, name string, now seen, floor uint64) error {
+	if !now.replaying {
+		return nil
+	}
+	err := stream.Purge(ctx, jetstream.WithPurgeSubject(events.ReplayTopic(name)), jetstream.WithPurgeSequence(floor+1))
+	if err != nil {
+		return fmt.Errorf("purge replay of %s: %w", name, err)
+	}
+	return nil
+}
+
 // pressed returns up to which sequence the stream has to go to be half empty when it
-// is more than three quarters full. Then keeping the horizon gives way: what
+// is more than three quarters full; or to be three quarters empty when it is more than half full and a replay
+// waits for room. Then keeping the horizon gives way: what
 // all consumers have acknowledged is no reason to take no new event, and
 // the database keeps it in any case.
-func pressed(s broker.StreamState, limit int64) uint64 {
-	if s.Bytes <= uint64(limit)/4*3 || s.LastSeq < s.FirstSeq {
+func pressed(s broker.StreamState, limit int64, replay bool) uint64 {
+	quarter := uint64(limit) / 4
+	most, keep := 3*quarter, 2*quarter
+	if replay {
+		most, keep = 2*quarter, quarter
+	}
+	if s.Bytes <= most || s.LastSeq < s.FirstSeq {
 		return 0
 	}
-	share := float64(s.Bytes-uint64(limit)/2) / float64(s.Bytes)
+	share := float64(s.Bytes-keep) / float64(s.Bytes)
 	return s.FirstSeq + uint64(share*float64(s.LastSeq-s.FirstSeq))
 }
 
-// floor returns up to which sequence the consumer has everything, or why nothing may be purged.
-func (l *leader) floor(ctx context.Context, name string, now seen) (uint64, string, error) {
+// floor returns up to which sequence, at most last, the consumer has everything, or why nothing may be purged.
+func (l *leader) floor(ctx context.Context, stream jetstream.Stream, name string, now seen, last uint64) (uint64, string, error) {
 	if !strings.HasSuffix(now.durable, fmt.Sprintf("-%d", l.state.generation)) {
 		return 0, name + " has not registered since the stream lost messages", nil
 	}
@@ -128,12 +156,42 @@ func (l *leader) floor(ctx context.Context, name string, now seen) (uint64, stri
 	l.consumers[name] = now
 	// Nothing but the floor counts: a durable that has just been made says for a moment
 	// that nothing is pending for it.
-	return now.floor, "", nil
+	passed, err := passedOver(ctx, stream, info, last)
+	return passed, "", err
+}
+
+// passedOver returns the durable's floor, or last when nothing between them is for it: its floor stands still while
+// the stream is filled with what others asked for. last must have been read before info.
+func passedOver(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, last uint64) (uint64, error) {
+	floor, topics := info.AckFloor.Stream, info.Config.FilterSubjects
+	if info.Config.FilterSubject != "" {
+		topics = []string{info.Config.FilterSubject}
+	}
+	if floor >= last || len(topics) == 0 {
+		return floor, nil
+	}
+	for _, topic := range topics {
+		if strings.ContainsAny(topic, "*>") {
+			return floor, nil
+		}
+		m, err := stream.GetLastMsgForSubject(ctx, topic)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("look up last message of %s: %w", topic, err)
+		}
+		if m.Sequence > floor {
+			return floor, nil
+		}
+	}
+	return last, nil
 }
 
 // registered reads the consumers that the purge waits for.
 func (l *leader) registered(ctx context.Context) (found map[string]seen, err error) {
-	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT name, durable, registered_at FROM consumers`)
+	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT c.name, c.durable, c.registered_at, CASE WHEN r.state <> 'handled' THEN 1 ELSE 0 END
+		FROM consumers c LEFT JOIN replays r ON r.name = c.name`)
 	if err != nil {
 		return nil, fmt.Errorf("read registered consumers: %w", err)
 	}
@@ -142,7 +200,7 @@ func (l *leader) registered(ctx context.Context) (found map[string]seen, err err
 	for rows.Next() {
 		var name string
 		var s seen
-		if err := rows.Scan(&name, &s.durable, &s.registered); err != nil {
+		if err := rows.Scan(&name, &s.durable, &s.registered, &s.replaying); err != nil {
 			return nil, fmt.Errorf("read registered consumers: %w", err)
 		}
 		found[name] = s

@@ -110,7 +110,7 @@ func (l *leader) refillTail(ctx context.Context, stream broker.StreamState) erro
 func (l *leader) beginRefill(ctx context.Context, s state, w witness, message string) error {
 	lost := l.state.lastSeq
 	l.r.step("refill.listed")
-	if err := l.replace(ctx, s); err != nil {
+	if err := l.replace(ctx, s, restartReplays); err != nil {
 		return fmt.Errorf("begin refill: %w", err)
 	}
 	l.unlisted, l.witness = false, w

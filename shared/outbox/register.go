@@ -28,6 +28,12 @@ var ErrRegistration = errors.New("registration refused")
 type registration struct {
 	Name    string `json:"name"`
 	Durable string `json:"durable"`
+	// From asks for the events since then once more. Only the first one under a name counts.
+	From *time.Time `json:"from,omitempty"`
+	// Look only asks how far the replay is.
+	Look bool `json:"look,omitempty"`
+	// Acknowledged is the number of a replay of which durable has acknowledged all; with Look.
+	Acknowledged int64 `json:"acknowledged,omitempty"`
 }
 
 type registered struct {
@@ -35,6 +41,8 @@ type registered struct {
 	Error string `json:"error,omitempty"`
 	Retry bool   `json:"retry,omitempty"` // asking again may help
 	Was   bool   `json:"was,omitempty"`   // deregistered: it had been registered
+	// Replay is how far the events of the past are; nil: none were asked for, or the store is an older one.
+	Replay *progress `json:"replay,omitempty"`
 }
 
 func registerSubject(stream string) string { return "pillarbox.register." + stream }
@@ -43,9 +51,13 @@ func registerSubject(stream string) string { return "pillarbox.register." + stre
 // nothing is purged before durable has acknowledged it. It asks until the store
 // has answered or ctx ends; only an ErrRegistration is final before that.
 func Register(ctx context.Context, conn *broker.Conn, stream, name, durable string) error {
-	body, err := json.Marshal(registration{Name: name, Durable: durable})
+	return register(ctx, conn, stream, registration{Name: name, Durable: durable})
+}
+
+func register(ctx context.Context, conn *broker.Conn, stream string, wanted registration) error {
+	body, err := json.Marshal(wanted)
 	if err != nil {
-		return fmt.Errorf("register %s: %w", name, err)
+		return fmt.Errorf("register %s: %w", wanted.Name, err)
 	}
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.MaxInterval = 50*time.Millisecond, 5*time.Second
@@ -55,7 +67,7 @@ func Register(ctx context.Context, conn *broker.Conn, stream, name, durable stri
 			return err
 		}
 		if !sleep[struct{}](ctx, pauses.NextBackOff(), nil) {
-			return fmt.Errorf("register %s: %w (%w)", name, context.Cause(ctx), err)
+			return fmt.Errorf("register %s: %w (%w)", wanted.Name, context.Cause(ctx), err)
 		}
 	}
 }
@@ -88,6 +100,9 @@ func (r *Relay) register(ctx context.Context, body []byte) (registered, error) {
 	if !regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`).MatchString(wanted.Durable) {
 		return registered{}, fmt.Errorf("%w: the durable must be 1 to 128 of A-Z, a-z, 0-9, _ and -", ErrRegistration)
 	}
+	if wanted.Look {
+		return r.look(ctx, wanted)
+	}
 	return registered{}, r.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		var others int
 		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM consumers WHERE name <> $1`, wanted.Name).
@@ -103,7 +118,10 @@ func (r *Relay) register(ctx context.Context, body []byte) (registered, error) {
 		if err != nil {
 			return fmt.Errorf("write consumer: %w", err)
 		}
-		return nil
+		if wanted.From == nil {
+			return nil
+		}
+		return requestReplay(ctx, tx, wanted.Name, *wanted.From)
 	})
 }
 

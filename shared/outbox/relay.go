@@ -206,7 +206,10 @@ func (r *Relay) lead(ctx context.Context, term int64) error {
 		r.metrics.purgeBlocked.Set(0)
 		_ = hints.Unsubscribe() // fails only on a closed connection, which has no subscriptions
 	}()
-	l := &leader{r: r, term: term, log: r.log.With(logs.Term, term), limit: maxRows, consumers: map[string]seen{}}
+	l := &leader{
+		r: r, term: term, log: r.log.With(logs.Term, term), limit: maxRows, consumers: map[string]seen{},
+		replays: replays{careful: map[string]bool{}},
+	}
 	err = l.run(ctx)
 	if errors.Is(err, lease.ErrLost) {
 		r.metrics.conflicts.Inc()

@@ -187,11 +187,16 @@ func (l *leader) whole(ctx context.Context, stream broker.StreamState) (bool, er
 	return l.agrees(ctx, stream, l.witness)
 }
 
-// replace writes a new state in a transaction of its own.
-func (l *leader) replace(ctx context.Context, s state) error {
+// replace writes a new state in a transaction of its own, together with what belongs to it.
+func (l *leader) replace(ctx context.Context, s state, besides ...func(context.Context, *database.Tx) error) error {
 	err := l.r.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		if err := lease.Check(ctx, tx, leaseName, l.term); err != nil {
 			return err
+		}
+		for _, do := range besides {
+			if err := do(ctx, tx); err != nil {
+				return err
+			}
 		}
 		return l.write(ctx, tx, s)
 	})

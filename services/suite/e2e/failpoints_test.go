@@ -40,6 +40,11 @@ var (
 		"store.relay.read", "store.relay.published", "store.relay.settled",
 		"store.refill.published", "store.refill.ended",
 	}
+	// replaySteps: a new subscriber that wants all of the past (see subscriber_test.go).
+	replaySteps = []string{
+		"store.replay.read", "store.replay.published", "store.replay.settled",
+		"store.replay.acknowledged", "store.replay.handled",
+	}
 	// elsewhere: only failures that a healthy line never has; the packages' own tests
 	// crash there.
 	elsewhere = []string{"waiting_committed", "dead_committed", "sweep_claimed"}
@@ -50,7 +55,7 @@ var (
 func TestEveryFailpointIsCrashedAt(t *testing.T) {
 	t.Parallel()
 	hit := regexp.MustCompile(`(?:failpoint\.Hit|\.step)\((?:[\w.]+ \+ )?"\.?([\w.]+)"\)`)
-	covered := strings.Join(slices.Concat(steps, startSteps, firstSteps, refillSteps, elsewhere), " ") + " "
+	covered := strings.Join(slices.Concat(steps, startSteps, firstSteps, refillSteps, replaySteps, elsewhere), " ") + " "
 	found := 0
 	err := filepath.WalkDir("../../..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
