@@ -59,7 +59,7 @@ func (c *Consumer) record(ctx context.Context, i *item, cause error, suspect boo
 		if before.attempts > i.attempts {
 			return nil // this very attempt was made twice, and counted
 		}
-		if !stands && int(c.parkedRows.Load()) >= c.ParkedTotal {
+		if !stands && int(c.parkedRows.Load()) >= c.ParkedTotal && !c.catchingUp() {
 			return c.full()
 		}
 		if suspect {

@@ -29,6 +29,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if !c.persist(ctx, "consumer waits for its database", c.warm) {
 		return c.closeSubscriber()
 	}
+	if c.beginning.from != "" && c.past != nil {
+		c.past.Ask(c.beginning.since)
+	}
 	var messages <-chan *message.Message
 	subscribe := func(ctx context.Context) (err error) {
 		// The end of ctx is not the end of the subscription: Finish and Close are.
@@ -55,6 +58,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	helpers.Go(func() { c.watch(helping) })
 	helpers.Go(func() { c.sweeper(helping, work) })
+	helpers.Go(func() { c.redriver(helping, work) })
 
 	ended := make(chan struct{})
 	go func() { workers.Wait(); close(ended) }()
@@ -116,7 +120,7 @@ func (c *Consumer) persist(ctx context.Context, waiting string, do func(context.
 	}
 }
 
-// warm opens connections and writes, at the first start ever, when that was.
+// warm opens connections and reads where the consumer begins.
 func (c *Consumer) warm(ctx context.Context) error {
 	// Two callers that warm one pool at once could wait for each other: hence the deadline.
 	ctx, cancel := context.WithTimeout(ctx, warmTimeout)
@@ -126,18 +130,9 @@ func (c *Consumer) warm(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO consumer_state (name, started_at) VALUES ($1, `+tx.Dialect.Now()+`)
-			ON CONFLICT (name) DO NOTHING`, c.Name)
-		if err != nil {
-			return fmt.Errorf("insert consumer state: %w", err)
-		}
-		var at int64
-		if err := tx.QueryRowContext(ctx, `SELECT started_at FROM consumer_state WHERE name = $1`, c.Name).Scan(&at); err != nil {
-			return fmt.Errorf("read consumer state: %w", err)
-		}
-		c.startedAt = database.Time(at)
-		return nil
+	return c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) (err error) {
+		c.beginning, err = c.begin(ctx, tx)
+		return err
 	})
 }
 
