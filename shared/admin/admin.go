@@ -24,8 +24,9 @@ type Check func(ctx context.Context) error
 // port is served; its zero value is ready for use, and answers "not ready"
 // until the first Set.
 type Checks struct {
-	mu     sync.Mutex // guards checks
+	mu     sync.Mutex // guards checks and notes
 	checks map[string]Check
+	notes  map[string]func() string
 }
 
 // Set adds or replaces the check of one part.
@@ -36,6 +37,29 @@ func (c *Checks) Set(name string, check Check) {
 		c.checks = map[string]Check{}
 	}
 	c.checks[name] = check
+}
+
+// Note adds or replaces what /ready says besides of one part: nothing while it returns "".
+func (c *Checks) Note(name string, note func() string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.notes == nil {
+		c.notes = map[string]func() string{}
+	}
+	c.notes[name] = note
+}
+
+// noted returns what the parts say now, by name.
+func (c *Checks) noted() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	said := map[string]string{}
+	for name, note := range c.notes {
+		if text := note(); text != "" {
+			said[name] = text
+		}
+	}
+	return said
 }
 
 // Failing runs all checks at once and returns what they say, by name; empty
@@ -85,24 +109,24 @@ func NewRegistry() *prometheus.Registry {
 }
 
 // Handler serves /live (the process runs), /ready (200, or 503 with the failing
-// checks) and /metrics.
+// checks, and notes) and /metrics.
 func Handler(checks *Checks, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) {
-		writeStatus(w, http.StatusOK, "live", nil)
+		writeStatus(w, http.StatusOK, "live", nil, nil)
 	})
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		if failing := checks.Failing(r.Context()); len(failing) > 0 {
-			writeStatus(w, http.StatusServiceUnavailable, "not ready", failing)
+			writeStatus(w, http.StatusServiceUnavailable, "not ready", failing, checks.noted())
 			return
 		}
-		writeStatus(w, http.StatusOK, "ready", nil)
+		writeStatus(w, http.StatusOK, "ready", nil, checks.noted())
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	return mux
 }
 
-func writeStatus(w http.ResponseWriter, code int, status string, failing map[string]string) {
+func writeStatus(w http.ResponseWriter, code int, status string, failing, notes map[string]string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
@@ -110,5 +134,6 @@ func writeStatus(w http.ResponseWriter, code int, status string, failing map[str
 	_ = json.NewEncoder(w).Encode(struct {
 		Status  string            `json:"status"`
 		Failing map[string]string `json:"failing,omitempty"`
-	}{status, failing})
+		Notes   map[string]string `json:"notes,omitempty"`
+	}{status, failing, notes})
 }

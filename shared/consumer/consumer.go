@@ -34,6 +34,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/events"
+	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/logs"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -44,7 +45,9 @@ type Config struct {
 	Topic          string        // default events.TopicOrders
 	Ordered        bool          // keep lanes; otherwise the effect deduplicates by event id
 	Batch          int           // most events in a group. Default 100
-	Workers        int           // groups at a time. Default 2
+	Workers        int           // groups at a time. Default 2; one in mode single
+	Mode           Mode          // default ModeGroup
+	Lease          time.Duration // mode single: how long a silent leader keeps its place. Default 5 s
 	MaxAttempts    int           // then a parked event becomes a dead letter. Default 10
 	Backoff        time.Duration // before the second attempt; doubles with jitter. Default 1 s
 	MaxBackoff     time.Duration // default 1 h
@@ -70,6 +73,7 @@ func (c Config) Validate() error {
 	check(c.Name != "" && len(c.Name) <= 64, "name must have 1 to 64 bytes")
 	check(c.Batch >= 0 && c.Batch <= maxBatch, fmt.Sprintf("batch must be 1 to %d events", maxBatch))
 	check(c.Workers >= 0 && c.Workers <= 64, "workers must be 1 to 64")
+	check(c.Mode == "" || c.Mode.Valid(), "mode must be group or single")
 	check(c.MaxAttempts >= 0, "attempts must not be negative")
 	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0, "limits of parked rows must not be negative")
 	check(c.AfterDeath.Valid(), "after death must be hold or skip")
@@ -97,6 +101,10 @@ func (c Config) withDefaults() Config {
 	orElse(&c.OutageEvents, 10)
 	orElse(&c.OutageOrders, 5)
 	orElse(&c.OutageAfter, 2*time.Second)
+	orElse(&c.Mode, ModeGroup)
+	if c.Mode == ModeSingle {
+		c.Workers = 1
+	}
 	return c
 }
 
@@ -115,6 +123,7 @@ type Deps struct {
 	Log        *slog.Logger
 	Publisher  Publisher             // hands events on along their route; nil: an event that has one pauses the consumer
 	Registry   prometheus.Registerer // nil: the metrics are kept and not shown
+	Hints      lease.Hints           // mode single: how replicas hear that the leader has left; nil: by looking
 }
 
 // Subscriber is a Watermill subscriber that can pause, ends in two steps and knows its ack floor
@@ -140,6 +149,7 @@ type Consumer struct {
 	metrics   metrics
 	pause     *pause
 	streak    streak
+	seat      *seat // nil in mode group
 	// parkedRows is how many rows the last sweep saw plus what this replica added since.
 	parkedRows atomic.Int64
 	parked     atomic.Pointer[snapshot]
@@ -169,6 +179,11 @@ func New(c Config, d Deps) (*Consumer, error) {
 	}
 	k.pause = newPause(k.sub, k.log, m)
 	k.streak.events, k.streak.orders, k.streak.after = c.OutageEvents, c.OutageOrders, c.OutageAfter
+	if c.Mode == ModeSingle {
+		if k.seat, err = newSeat(c, d, k.pause); err != nil {
+			return nil, fmt.Errorf("consumer: %w", err)
+		}
+	}
 	k.parked.Store(&snapshot{})
 	return k, nil
 }

@@ -45,6 +45,9 @@ func (c *Consumer) record(ctx context.Context, i *item, cause error, suspect boo
 	err := c.again(ctx, func(ctx context.Context, tx *database.Tx) error {
 		v = verdict{}
 		where := passed
+		if err := c.seat.check(ctx, tx); err != nil {
+			return err
+		}
 		if c.Ordered {
 			lanes, err := lockLanes(ctx, tx, []string{i.Subject}, nil)
 			if err != nil {

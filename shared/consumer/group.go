@@ -159,6 +159,9 @@ func (p plan) group() Group {
 func (c *Consumer) transact(ctx context.Context, tx *database.Tx, m members, work Work, may func(string) bool) (
 	res result, finished []string, err error,
 ) {
+	if err := c.seat.check(ctx, tx); err != nil {
+		return res, nil, err
+	}
 	var now position
 	if c.Ordered {
 		if now.lanes, err = lockLanes(ctx, tx, m.orders, m.pos.lanes); err != nil {

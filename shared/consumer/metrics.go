@@ -27,6 +27,7 @@ type metrics struct {
 	gaps      prometheus.Gauge
 	forwarded prometheus.Counter
 	trips     prometheus.Counter
+	conflicts prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
@@ -54,6 +55,9 @@ func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
 		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "consumer_forwarded_total", Help: "Events handed on to the next consumer of their route.", ConstLabels: label,
 		}),
+		conflicts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "consumer_conflicts_total", Help: "Writes of this replica refused because another leads (mode single).", ConstLabels: label,
+		}),
 	}
 	for _, result := range []string{resultDone, resultDuplicate, resultWaiting, resultParked, resultDead, resultSkipped} {
 		m.results.WithLabelValues(result)
@@ -61,7 +65,7 @@ func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.results, m.batchSize, m.seconds, m.age, m.paused, m.rows, m.oldest, m.gaps, m.forwarded, m.trips} {
+	for _, c := range []prometheus.Collector{m.results, m.batchSize, m.seconds, m.age, m.paused, m.rows, m.oldest, m.gaps, m.forwarded, m.trips, m.conflicts} {
 		if err := r.Register(c); err != nil {
 			return m, err
 		}

@@ -32,6 +32,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if c.beginning.from != "" && c.past != nil {
 		c.past.Ask(c.beginning.since)
 	}
+	if c.seat != nil {
+		c.pause.standby(true) // until this replica leads
+	}
 	var messages <-chan *message.Message
 	subscribe := func(ctx context.Context) (err error) {
 		// The end of ctx is not the end of the subscription: Finish and Close are.
@@ -57,6 +60,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 		workers.Go(func() { c.worker(more, work, messages, turn) })
 	}
 	helpers.Go(func() { c.watch(helping) })
+	if c.seat != nil {
+		helpers.Go(func() { c.seat.serve(helping) })
+	}
 	helpers.Go(func() { c.sweeper(helping, work) })
 	helpers.Go(func() { c.redriver(helping, work) })
 
@@ -82,6 +88,7 @@ func (c *Consumer) drain(cut context.CancelCauseFunc, noMore context.CancelFunc,
 	c.stopping.Store(true)
 	deadline := time.AfterFunc(c.Drain, func() { cut(errDrain) })
 	defer deadline.Stop()
+	c.seat.await() // the next leader begins as soon as what is in hand here is done
 	c.sub.Finish()
 	noMore()
 	select {
@@ -122,7 +129,6 @@ func (c *Consumer) persist(ctx context.Context, waiting string, do func(context.
 
 // warm opens connections and reads where the consumer begins.
 func (c *Consumer) warm(ctx context.Context) error {
-	// Two callers that warm one pool at once could wait for each other: hence the deadline.
 	ctx, cancel := context.WithTimeout(ctx, warmTimeout)
 	defer cancel()
 	if c.db.Dialect().Postgres() {
@@ -144,7 +150,9 @@ func (c *Consumer) worker(more, work context.Context, messages <-chan *message.M
 		if len(group) == 0 {
 			return
 		}
+		end := c.seat.begin()
 		c.receive(work, group)
+		end()
 	}
 }
 
@@ -197,11 +205,13 @@ func (c *Consumer) receive(ctx context.Context, group []*message.Message) {
 func (c *Consumer) unreadable(ctx context.Context, m *message.Message, l *letter) {
 	err := errNotNow
 	if !c.halted(ctx) {
-		err = c.again(ctx, func(ctx context.Context, tx *database.Tx) error { return insertLetter(ctx, tx, l) })
+		err = c.again(ctx, func(ctx context.Context, tx *database.Tx) error {
+			return errors.Join(c.seat.check(ctx, tx), insertLetter(ctx, tx, l))
+		})
 	}
 	if err != nil {
 		m.Nack()
-		if ctx.Err() == nil && !errors.Is(err, errNotNow) && !isConflict(err) {
+		if ctx.Err() == nil && !errors.Is(err, errNotNow) && !isConflict(err) && !c.overtaken(ctx, err) {
 			c.stop(ctx, err)
 		}
 		return

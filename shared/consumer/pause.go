@@ -23,7 +23,8 @@ type pause struct {
 	log     *slog.Logger
 	metrics metrics
 
-	mu      sync.Mutex // orders the changes of current with the calls of sub
+	mu      sync.Mutex // guards idle, and orders the changes of it and of current with the calls of sub
+	idle    bool       // mode single: another replica leads
 	current atomic.Pointer[paused]
 	began   chan struct{}
 }
@@ -68,9 +69,24 @@ func (p *pause) end(ctx context.Context) {
 	defer p.mu.Unlock()
 	now := p.current.Load()
 	p.current.Store(nil)
-	p.sub.Resume()
+	if !p.idle {
+		p.sub.Resume()
+	}
 	p.metrics.paused.Set(0)
 	p.log.InfoContext(ctx, "consumer goes on", logs.Duration, time.Since(now.since))
+}
+
+// standby stops pulling, or goes on unless paused.
+func (p *pause) standby(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = on
+	switch {
+	case on:
+		p.sub.Pause()
+	case p.current.Load() == nil:
+		p.sub.Resume()
+	}
 }
 
 const (

@@ -168,7 +168,9 @@ func (r *redriving) step(ctx, work context.Context) (bool, error) {
 		return true, nil
 	}
 	failpoint.Hit(c.Name + ".redrive_revived")
+	end := c.seat.begin()
 	c.handle(work, batch{items: []*item{i}})
+	end()
 	failpoint.Hit(c.Name + ".redrive_tried")
 	return r.judge(work, it)
 }

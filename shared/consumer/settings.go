@@ -14,6 +14,8 @@ import (
 type Settings struct {
 	Batch      int           `name:"batch" env:"BATCH" default:"100" help:"Most events handled in one transaction (1 to 1000)."`
 	Workers    int           `name:"workers" env:"WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Mode       Mode          `name:"mode" env:"MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
+	Lease      time.Duration `name:"lease" env:"LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
 	Attempts   int           `name:"attempts" env:"ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
 	Backoff    time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
 	MaxBackoff time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
@@ -25,6 +27,8 @@ type Settings struct {
 func (s Settings) WithDefaults() Settings {
 	orElse(&s.Batch, 100)
 	orElse(&s.Workers, 2)
+	orElse(&s.Mode, ModeGroup)
+	orElse(&s.Lease, 5*time.Second)
 	orElse(&s.Attempts, 10)
 	orElse(&s.Backoff, time.Second)
 	orElse(&s.MaxBackoff, time.Hour)
@@ -44,6 +48,8 @@ func (s Settings) Validate(prefix string) error {
 	}
 	check(s.Batch >= 1 && s.Batch <= 1000, "BATCH", "1 to 1000")
 	check(s.Workers >= 1 && s.Workers <= 16, "WORKERS", "1 to 16")
+	check(s.Mode.Valid(), "MODE", "group or single")
+	check(s.Lease >= time.Second && s.Lease <= time.Minute, "LEASE", "1s to 1m")
 	check(s.Attempts >= 1 && s.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
 	check(s.Backoff >= time.Millisecond && s.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
 	check(s.MaxBackoff >= time.Millisecond && s.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
@@ -59,6 +65,7 @@ func (s Settings) Consumer(name string, ordered bool) Config {
 	return Config{
 		Name: name, Ordered: ordered, Batch: s.Batch, Workers: s.Workers,
 		MaxAttempts: s.Attempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff, Drain: s.Drain, AfterDeath: s.AfterDeath,
+		Mode: s.Mode, Lease: s.Lease,
 	}
 }
 
@@ -68,6 +75,14 @@ func (s Settings) Subscriber(name string) broker.SubscriberConfig {
 	s = s.WithDefaults()
 	return broker.SubscriberConfig{
 		Group: name, Besides: []string{events.RouteTopic(name), events.ReplayTopic(name)},
-		MaxInFlight: min(s.Batch*s.Workers, 10_000), CloseTimeout: s.Drain,
+		MaxInFlight: min(s.Batch*s.groups(), 10_000), CloseTimeout: s.Drain,
 	}
+}
+
+// groups is how many there are at a time.
+func (s Settings) groups() int {
+	if s.Mode == ModeSingle {
+		return 1
+	}
+	return s.Workers
 }

@@ -29,14 +29,16 @@ func TestSettingsOfAServiceHaveItsPrefix(t *testing.T) {
 	}
 	require.Equal(t, 14, c.Subscriber("x").MaxInFlight, "a full group for each worker")
 	require.True(t, c.Consumer("x", true).Ordered)
+	c.Mode = consumer.ModeSingle
+	require.Equal(t, 7, c.Subscriber("x").MaxInFlight, "one group at a time")
 }
 
 func TestSettingsListEveryProblem(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, consumer.Settings{}.Validate("P_"), "the zero value works")
-	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour}
+	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, Mode: "solo", Lease: time.Hour}
 	err := bad.Validate("P_")
-	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN"} {
+	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "MODE", "LEASE"} {
 		require.ErrorContains(t, err, "P_"+name+" must be")
 	}
 	require.ErrorContains(t, consumer.Settings{Backoff: 2 * time.Minute, MaxBackoff: time.Minute}.Validate("P_"), "at least")

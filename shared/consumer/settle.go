@@ -24,7 +24,7 @@ func (c *Consumer) handle(ctx context.Context, b batch) {
 // halted reports that no work should begin now.
 func (c *Consumer) halted(ctx context.Context) bool {
 	on, full := c.pause.state()
-	return ctx.Err() != nil || on && !full
+	return ctx.Err() != nil || on && !full || c.seat.standsBy()
 }
 
 // settle runs a batch, and after a failure its parts: order by order, then
@@ -77,11 +77,23 @@ func (c *Consumer) interrupted(ctx context.Context, err error) bool {
 	switch {
 	case ctx.Err() != nil: // the drain deadline: not even a pause is due
 		return true
+	case c.overtaken(ctx, err):
+		return true
 	case errors.Is(err, database.ErrCommitUnknown), Classify(err) == Outage:
 		c.stop(ctx, err)
 		return true
 	}
 	return false
+}
+
+// overtaken counts a write that was refused because another replica leads: no fault of the events, and no outage.
+func (c *Consumer) overtaken(ctx context.Context, err error) bool {
+	if !c.seat.overtaken(ctx, err) {
+		return false
+	}
+	c.metrics.conflicts.Inc()
+	c.log.WarnContext(ctx, "write refused: another replica leads", logs.Term, c.seat.under)
+	return true
 }
 
 // split divides the items of a failed group: by order, and one order by event.
@@ -130,7 +142,7 @@ func (c *Consumer) failed(ctx context.Context, i *item, cause error) (next []str
 	v, err := c.record(ctx, i, cause, suspect)
 	if err != nil {
 		c.giveBack(ctx, []*item{i})
-		if ctx.Err() == nil && !isConflict(err) {
+		if ctx.Err() == nil && !isConflict(err) && !c.overtaken(ctx, err) {
 			// What cannot even be written down is no fault of the event.
 			c.stop(ctx, err)
 		}

@@ -12,10 +12,20 @@ import (
 type Status struct {
 	Paused string    // why nothing is consumed now; empty when it is
 	Since  time.Time // of the pause
+	// StandsBy: mode single, and another replica leads. That is no reason not to be ready.
+	StandsBy bool
 	// What the last sweep saw (about a second old).
 	Waiting, Parked, Dead                   int           // rows by state
 	OldestWaiting, OldestParked, OldestDead time.Duration // age of the oldest of each; 0 when there is none
 	GapOrders                               int           // orders whose next event is lost
+}
+
+// Note is what an operator should know of a consumer that is ready, or "".
+func (s Status) Note() string {
+	if s.StandsBy {
+		return "stands by: another replica consumes"
+	}
+	return ""
 }
 
 // Status returns the state of this replica, without asking the database.
@@ -24,7 +34,7 @@ func (c *Consumer) Status() Status {
 	s := Status{
 		Waiting: seen.rows[stateWaiting], Parked: seen.rows[stateParked], Dead: seen.rows[stateDead],
 		OldestWaiting: seen.oldest[stateWaiting], OldestParked: seen.oldest[stateParked], OldestDead: seen.oldest[stateDead],
-		GapOrders: c.orphans.lost(),
+		GapOrders: c.orphans.lost(), StandsBy: c.seat.standsBy(),
 	}
 	if now := c.pause.current.Load(); now != nil {
 		s.Paused, s.Since = now.cause.Error(), now.since

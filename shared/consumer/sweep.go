@@ -30,7 +30,7 @@ func (c *Consumer) sweeper(ctx, work context.Context) {
 			if err == nil {
 				err = c.sweep(ctx, work, seen)
 			}
-			if err != nil && ctx.Err() == nil && !isConflict(err) {
+			if err != nil && ctx.Err() == nil && !isConflict(err) && !c.seat.standsBy() {
 				c.stop(ctx, err)
 			}
 		}
@@ -46,6 +46,10 @@ func (c *Consumer) sweep(ctx, work context.Context, seen snapshot) error {
 	c.parked.Store(&seen)
 	c.parkedRows.Store(seen.total())
 	c.metrics.snapshot(seen)
+	if c.seat.standsBy() {
+		return nil
+	}
+	defer c.seat.begin()()
 	if seen.rows[stateParked] > 0 {
 		if err := c.rounds(ctx, work, c.claimRetries); err != nil {
 			return err

@@ -23,6 +23,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pillarbox/pillarbox/shared/admin"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/logs"
@@ -44,6 +45,14 @@ type Service interface {
 	Run(ctx context.Context) error
 	// Ready reports why the service cannot do its work now, or nil.
 	Ready(ctx context.Context) error
+}
+
+// Watch puts a service on the admin port: whether it is ready, and its note, when it has one.
+func Watch(checks *admin.Checks, name string, s Service) {
+	checks.Set(name, s.Ready)
+	if n, ok := s.(interface{ Note() string }); ok {
+		checks.Note(name, n.Note)
+	}
 }
 
 // Logging are the settings of a process's log.

@@ -208,7 +208,7 @@ func (p Program[C]) work(ctx context.Context, c Connection, apiAddr string, sett
 		stages = append([]Stage{{"api port", api.Run}}, stages...)
 		d.Log.InfoContext(ctx, "serving", logs.Address, api.Addr())
 	}
-	checks.Set(p.Name, service.Ready)
+	Watch(checks, p.Name, service)
 	// Who routes by readiness sends nothing new from the moment of the stop.
 	forget := context.AfterFunc(ctx, func() { checks.Set("process", stopping) })
 	defer forget()

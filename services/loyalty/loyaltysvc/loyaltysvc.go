@@ -21,6 +21,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/events"
+	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/outbox"
 )
 
@@ -66,6 +67,7 @@ func New(c Config, d Deps) (*Service, error) {
 		Effect:     consumer.Apply(ledger.Record),
 		Log:        d.Log,
 		Registry:   d.Registry,
+		Hints:      lease.Over(d.Broker.NATS),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("loyalty: %w", err)
@@ -87,13 +89,20 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
+// Note is what an operator should know of a service that is ready, or "".
+func (s *Service) Note() string { return s.consumer.Status().Note() }
+
 // Ready reports why the service cannot do its work now, or nil.
 func (s *Service) Ready(ctx context.Context) error {
 	if err := s.db.Ping(ctx); err != nil {
 		return fmt.Errorf("database: %w", err)
 	}
-	if status := s.consumer.Status(); status.Paused != "" {
+	status := s.consumer.Status()
+	if status.Paused != "" {
 		return fmt.Errorf("consumer is paused: %s", status.Paused)
+	}
+	if status.StandsBy { // and has no subscription
+		return nil
 	}
 	// A start counts once events come. After that a broker that is away is no reason to
 	// turn queries away.

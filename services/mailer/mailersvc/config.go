@@ -27,6 +27,8 @@ type Config struct {
 	Dispatch     dispatch.Mode `name:"dispatch" env:"PILLARBOX_MAILER_DISPATCH" default:"competing" help:"How the mails of a transaction are spread over the workers: competing (first free takes the next), single (one after another), round-robin (fixed turn), by-key (all of one order to one worker)."`
 	Workers      int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together; single has one (1 to 256)."`
 	Transactions int           `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Mode         consumer.Mode `name:"mode" env:"PILLARBOX_MAILER_MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
+	Lease        time.Duration `name:"lease" env:"PILLARBOX_MAILER_LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
 	Rate         float64       `name:"rate" env:"PILLARBOX_MAILER_RATE" default:"0" help:"Mails per second that all replicas together hand to the transport (0.001 to 1000000; 0: unlimited)."`
 	Burst        int           `name:"burst" env:"PILLARBOX_MAILER_BURST" default:"0" help:"Mails that may go at once after a quiet time (at least 2 and a fifth of a second's worth; 0: two seconds' worth)."`
 	Attempts     int           `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
@@ -64,6 +66,11 @@ func (c Config) withDefaults() Config {
 	orElse(&c.Dispatch, dispatch.ModeCompeting)
 	orElse(&c.Workers, 10)
 	orElse(&c.Transactions, 2)
+	orElse(&c.Mode, consumer.ModeGroup)
+	orElse(&c.Lease, 5*time.Second)
+	if c.Mode == consumer.ModeSingle {
+		c.Transactions = 1
+	}
 	orElse(&c.Attempts, 10)
 	orElse(&c.Backoff, time.Second)
 	orElse(&c.MaxBackoff, time.Hour)
@@ -97,6 +104,8 @@ func (c Config) Validate() error {
 	check(c.Dispatch.Valid(), "DISPATCH", "competing, single, round-robin or by-key")
 	check(c.Workers >= 1 && c.Workers <= 256, "WORKERS", "1 to 256")
 	check(c.Transactions >= 1 && c.Transactions <= 16, "TRANSACTIONS", "1 to 16")
+	check(c.Mode.Valid(), "MODE", "group or single")
+	check(c.Lease >= time.Second && c.Lease <= time.Minute, "LEASE", "1s to 1m")
 	check(pace.Config{Name: transport, Rate: c.Rate}.Validate() == nil, "RATE", "0 (unlimited) or 0.001 to 1000000")
 	check(c.budget().Validate() == nil, "BURST", "0 (two seconds' worth), or 2 to 1000000000 and at least a fifth of PILLARBOX_MAILER_RATE")
 	check(c.Attempts >= 1 && c.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
@@ -158,6 +167,8 @@ func (c Config) consumer() consumer.Config {
 		Ordered:     true,
 		Batch:       c.Batch,
 		Workers:     c.Transactions,
+		Mode:        c.Mode,
+		Lease:       c.Lease,
 		MaxAttempts: c.Attempts,
 		Backoff:     c.Backoff,
 		MaxBackoff:  c.MaxBackoff,

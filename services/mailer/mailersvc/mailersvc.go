@@ -27,6 +27,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/dispatch"
 	"github.com/pillarbox/pillarbox/shared/events"
+	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/logs"
 	"github.com/pillarbox/pillarbox/shared/outbox"
 	"github.com/pillarbox/pillarbox/shared/pace"
@@ -98,6 +99,7 @@ func New(c Config, d Deps) (*Service, error) {
 		Effect:     delivery.NewEffect(drafts, s.folder, s.accepter, metrics, d.Log, time.Now).Paced(pacer),
 		Log:        d.Log,
 		Registry:   d.Registry,
+		Hints:      lease.Over(d.Broker.NATS),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
@@ -147,6 +149,9 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
+// Note is what an operator should know of a service that is ready, or "".
+func (s *Service) Note() string { return s.consumer.Status().Note() }
+
 // Ready reports why the service cannot do its work now, or nil.
 func (s *Service) Ready(ctx context.Context) error {
 	if err := s.db.Ping(ctx); err != nil {
@@ -155,8 +160,12 @@ func (s *Service) Ready(ctx context.Context) error {
 	if err := s.folder.Check(ctx); err != nil {
 		return fmt.Errorf("pickup folder: %w", err)
 	}
-	if status := s.consumer.Status(); status.Paused != "" {
+	status := s.consumer.Status()
+	if status.Paused != "" {
 		return fmt.Errorf("consumer is paused: %s", status.Paused)
+	}
+	if status.StandsBy { // and has no subscription
+		return nil
 	}
 	if err := s.subscriber.Working(); err != nil {
 		return fmt.Errorf("subscription: %w", err)

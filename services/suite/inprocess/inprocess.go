@@ -202,7 +202,7 @@ func buildServices(ctx context.Context, c Config, connection broker.Config, chec
 		if services[e.Name], err = e.New(d); err != nil {
 			return nil, err
 		}
-		checks.Set(e.Name, services[e.Name].Ready)
+		boot.Watch(checks, e.Name, services[e.Name])
 	}
 	return services, nil
 }
