@@ -36,6 +36,7 @@ type bundle struct {
 	db     *database.DB
 	stream *stream
 	config consumer.Config
+	past   consumer.Past
 }
 
 func setup(t testing.TB, db *database.DB) *bundle {
@@ -57,7 +58,7 @@ func (b *bundle) start(e consumer.Effect) *replica { return b.startOn(b.db, e) }
 func (b *bundle) startOn(db *database.DB, e consumer.Effect) *replica {
 	b.t.Helper()
 	sub := b.stream.subscriber(100)
-	c, err := consumer.New(b.config, consumer.Deps{DB: db, Subscriber: sub, Effect: e, Log: logs.Discard()})
+	c, err := consumer.New(b.config, consumer.Deps{DB: db, Subscriber: sub, Effect: e, Past: b.past, Log: logs.Discard()})
 	require.NoError(b.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -43,6 +43,7 @@ import (
 type Config struct {
 	Name           string        // consumer name, e.g. "mailer"
 	Topic          string        // default events.TopicOrders
+	From           string        // where it begins, decided at its first start ever: FromStart, FromNow, an RFC 3339 time (its events included), or empty: with what the stream keeps
 	Ordered        bool          // keep lanes; otherwise the effect deduplicates by event id
 	Batch          int           // most events in a group. Default 100
 	Workers        int           // groups at a time. Default 2; one in mode single
@@ -76,6 +77,8 @@ func (c Config) Validate() error {
 	check(c.Mode == "" || c.Mode.Valid(), "mode must be group or single")
 	check(c.MaxAttempts >= 0, "attempts must not be negative")
 	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0, "limits of parked rows must not be negative")
+	_, err := parseFrom(c.From)
+	check(err == nil, "from must be start, now or an RFC 3339 time")
 	check(c.AfterDeath.Valid(), "after death must be hold or skip")
 	check(c.OutageEvents >= 0 && c.OutageOrders >= 0 && c.OutageAfter >= 0, "numbers that make an outage must not be negative")
 	check(c.Backoff >= 0 && c.MaxBackoff >= 0 && c.Timeout >= 0 && c.Sweep >= 0 && c.Drain >= 0, "durations must not be negative")
@@ -122,6 +125,7 @@ type Deps struct {
 	Effect     Effect
 	Log        *slog.Logger
 	Publisher  Publisher             // hands events on along their route; nil: an event that has one pauses the consumer
+	Past       Past                  // required with From
 	Registry   prometheus.Registerer // nil: the metrics are kept and not shown
 	Hints      lease.Hints           // mode single: how replicas hear that the leader has left; nil: by looking
 }
@@ -157,7 +161,8 @@ type Consumer struct {
 	begun      atomic.Bool // the database answered and the subscription stands
 	stopping   atomic.Bool // the drain has begun
 	lastCall   atomic.Bool // and no new group may begin
-	startedAt  time.Time   // of the consumer's first start ever, by the database's clock
+	past       Past
+	beginning  beginning
 }
 
 // New checks its arguments; it does no I/O.
@@ -168,13 +173,16 @@ func New(c Config, d Deps) (*Consumer, error) {
 	if d.DB == nil || d.Subscriber == nil || d.Effect == nil || d.Log == nil {
 		return nil, errors.New("consumer: database, subscriber, effect and log are required")
 	}
+	if c.From != "" && d.Past == nil {
+		return nil, errors.New("consumer: from needs somebody to ask for the past")
+	}
 	c = c.withDefaults()
 	m, err := newMetrics(d.Registry, c.Name)
 	if err != nil {
 		return nil, fmt.Errorf("register consumer metrics: %w", err)
 	}
 	k := &Consumer{
-		Config: c, db: d.DB, sub: d.Subscriber, effect: d.Effect, publisher: d.Publisher,
+		Config: c, db: d.DB, sub: d.Subscriber, effect: d.Effect, publisher: d.Publisher, past: d.Past,
 		log: d.Log.With(logs.Consumer, c.Name), metrics: m,
 	}
 	k.pause = newPause(k.sub, k.log, m)

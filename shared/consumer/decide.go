@@ -24,6 +24,8 @@ type item struct {
 	retry bool
 	// attempts that failed before.
 	attempts int
+	// early: from before the consumer's beginning, so that the effect does not see it.
+	early bool
 	// last: another failure is final, since a person asked for this attempt.
 	last bool
 }

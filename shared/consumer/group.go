@@ -79,14 +79,14 @@ func (c *Consumer) run(ctx context.Context, b batch) (result, []*item, error) {
 }
 
 // gather reads, without a lock, where the orders stand and which waiting rows go along.
-func (c *Consumer) gather(ctx context.Context, b batch) (members, error) {
-	m := members{items: inOrder(b.items)}
+func (c *Consumer) gather(ctx context.Context, b batch) (m members, err error) {
+	m = members{items: inOrder(b.items)}
+	defer func() { c.markEarly(m.items) }()
 	if !c.Ordered {
 		return m, nil
 	}
 	read := c.db.Read()
 	m.orders = sorted(ordersOf(m.items), b.orders)
-	var err error
 	if m.pos.lanes, err = readLanes(ctx, read, m.orders); err != nil {
 		return m, err
 	}
@@ -134,11 +134,12 @@ func (c *Consumer) prepare(ctx context.Context, guess plan) (work Work, may func
 		prepared[i.ID] = true
 	}
 	may = func(id string) bool { return prepared[id] }
-	if len(guess.due)+len(guess.duplicates) == 0 {
+	group := guess.group()
+	if len(group.Due)+len(group.Duplicates) == 0 {
 		return nil, may, nil
 	}
 	err = guard(func() (err error) {
-		work, err = c.effect.Prepare(ctx, guess.group())
+		work, err = c.effect.Prepare(ctx, group)
 		return err
 	})
 	if err == nil && work == nil {
@@ -151,7 +152,7 @@ func (c *Consumer) prepare(ctx context.Context, guess plan) (work Work, may func
 }
 
 func (p plan) group() Group {
-	return Group{Due: eventsOf(p.due), Duplicates: eventsOf(p.duplicates)}
+	return Group{Due: eventsOf(seen(p.due)), Duplicates: eventsOf(seen(p.duplicates))}
 }
 
 // transact locks the lanes, decides again and makes the effects. finished are

@@ -18,7 +18,7 @@ var errFull = errors.New("parked rows are at their limit")
 // looked up when the total leaves a doubt.
 func (c *Consumer) admit(ctx context.Context, tx *database.Tx, wait []*item) (kept, refused []*item, err error) {
 	total := int(c.parkedRows.Load())
-	if len(wait) == 0 || total+len(wait) <= min(c.ParkedPerOrder, c.ParkedTotal) {
+	if len(wait) == 0 || c.catchingUp() || total+len(wait) <= min(c.ParkedPerOrder, c.ParkedTotal) {
 		return wait, nil, nil
 	}
 	counts, err := countByOrder(ctx, tx, sorted(ordersOf(wait)))

@@ -10,6 +10,7 @@ import (
 const (
 	resultDone      = "done"
 	resultDuplicate = "duplicate"
+	resultEarly     = "early"
 	resultWaiting   = "waiting"
 	resultParked    = "parked"
 	resultDead      = "dead"
@@ -59,7 +60,7 @@ func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
 			Name: "consumer_conflicts_total", Help: "Writes of this replica refused because another leads (mode single).", ConstLabels: label,
 		}),
 	}
-	for _, result := range []string{resultDone, resultDuplicate, resultWaiting, resultParked, resultDead, resultSkipped} {
+	for _, result := range []string{resultDone, resultDuplicate, resultEarly, resultWaiting, resultParked, resultDead, resultSkipped} {
 		m.results.WithLabelValues(result)
 	}
 	if r == nil {

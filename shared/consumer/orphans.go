@@ -43,7 +43,13 @@ type orphan struct {
 // nothing while it may still be on its way; the broker's ack floor does: every
 // message up to it was acknowledged, hence applied, stored or buried. So the
 // floor is read first, the tables after it.
+//
+// While events of the past may come, neither proves anything. That is asked for before the floor, too.
 func (c *Consumer) findOrphans(ctx, work context.Context) error {
+	if c.catchingUp() {
+		c.forgetOrphans()
+		return nil
+	}
 	floor, err := c.sub.AckFloor(ctx, c.Topic)
 	if err != nil {
 		// Without a broker there is no proof, and nothing to report that the subscriber does not report.
@@ -148,8 +154,8 @@ func (c *Consumer) forgetOrphans() {
 }
 
 // baselines lets orders begin with the first event this consumer was given,
-// when they were placed before its first start: what came earlier was never
-// meant for it.
+// when they were placed before its first start, or before the time that it wanted to begin with: what came
+// earlier was never meant for it.
 func (c *Consumer) baselines(ctx, work context.Context, newcomers []orphan) error {
 	for part := range slices.Chunk(newcomers, c.Batch) {
 		if ctx.Err() != nil || c.halted(work) {
@@ -169,7 +175,7 @@ func (c *Consumer) baselines(ctx, work context.Context, newcomers []orphan) erro
 		begin := map[string]int64{}
 		for _, i := range items {
 			order, err := i.Order()
-			if err == nil && order.PlacedAt.Before(c.startedAt) {
+			if err == nil && order.PlacedAt.Before(c.beginning.placedBefore()) {
 				begin[i.Subject] = i.Version
 				continue
 			}

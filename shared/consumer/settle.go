@@ -117,10 +117,12 @@ func (c *Consumer) accept(ctx context.Context, res result) {
 	for _, items := range [][]*item{res.due, res.duplicates, res.wait, res.held} {
 		ack(items)
 	}
-	if len(res.due) > 0 {
+	effects := len(seen(res.due))
+	if effects > 0 {
 		c.streak.succeed()
 	}
-	c.metrics.events(resultDone, len(res.due))
+	c.metrics.events(resultDone, effects)
+	c.metrics.events(resultEarly, len(res.due)-effects)
 	c.metrics.events(resultDuplicate, len(res.duplicates)+len(res.held))
 	c.metrics.events(resultWaiting, len(res.wait))
 	if len(res.refused) > 0 {

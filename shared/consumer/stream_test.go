@@ -64,6 +64,7 @@ type subscriber struct {
 	paused   atomic.Bool
 	pauses   atomic.Int64
 	handed   atomic.Int64 // messages put into the channel
+	floors   atomic.Int64 // looks at the ack floor
 	stop     chan struct{}
 	once     sync.Once
 	running  sync.WaitGroup
@@ -85,6 +86,7 @@ func (s *subscriber) Finish() {
 }
 
 func (s *subscriber) AckFloor(context.Context, string) (uint64, error) {
+	s.floors.Add(1)
 	return s.stream.floor.Load(), nil
 }
 

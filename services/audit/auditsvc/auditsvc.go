@@ -65,7 +65,9 @@ func New(c Config, d Deps) (*Service, error) {
 		DB:         d.DB,
 		Subscriber: subscriber,
 		Effect:     consumer.Apply(auditlog.Record),
+		Publisher:  broker.NewPublisher(d.Broker, broker.PublisherConfig{}),
 		Log:        d.Log,
+		Past:       registrar,
 		Registry:   d.Registry,
 		Hints:      lease.Over(d.Broker.NATS),
 	})

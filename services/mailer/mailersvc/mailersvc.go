@@ -97,7 +97,9 @@ func New(c Config, d Deps) (*Service, error) {
 		DB:         d.DB,
 		Subscriber: subscriber,
 		Effect:     delivery.NewEffect(drafts, s.folder, s.accepter, metrics, d.Log, time.Now).Paced(pacer),
+		Publisher:  broker.NewPublisher(d.Broker, broker.PublisherConfig{}),
 		Log:        d.Log,
+		Past:       registrar,
 		Registry:   d.Registry,
 		Hints:      lease.Over(d.Broker.NATS),
 	})
