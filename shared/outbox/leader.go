@@ -42,6 +42,11 @@ type leader struct {
 
 	replays replays
 
+	onRoutes bool   // something may be under way on a route
+	held     int64  // bytes in the stream: as last seen, and published since
+	highest  uint64 // last sequence of the stream that this leader has seen
+	idle     string // registered consumers that are not on the route, as logged
+
 	consumers map[string]seen // the registered consumers' durables as the purge last saw them
 	blocked   string          // why the purge does nothing, as logged
 }
@@ -176,6 +181,7 @@ func (l *leader) round(ctx context.Context) (more bool, err error) {
 	finish, cancel := outlive(ctx, finishWithin)
 	defer cancel()
 	out := l.publish(ctx, finish, page.items)
+	l.publishedBytes(page.items, out)
 	l.r.step("relay.published")
 	if err := l.settle(finish, page, out); err != nil {
 		return false, errors.Join(err, out.err)

@@ -43,11 +43,14 @@ func (p page) empty() bool { return len(p.items) == 0 && !p.refill }
 // events of the same orders come after it.
 func (l *leader) page(ctx context.Context) (page, error) {
 	var p page
-	var err error
+	most, err := l.budget(ctx)
+	if err != nil {
+		return page{}, err
+	}
 	if l.state.refilling() {
-		p, err = l.lostPage(ctx)
+		p, err = l.lostPage(ctx, most)
 	} else {
-		p.items, err = l.waiting(ctx)
+		p.items, err = l.waiting(ctx, most)
 	}
 	if err == nil {
 		err = l.readPayloads(ctx, p.items)
@@ -60,7 +63,7 @@ func (l *leader) page(ctx context.Context) (page, error) {
 
 // waiting reads the head of the outbox as it is at this moment. No position is
 // remembered: rows that committed late have lower numbers than rows already gone.
-func (l *leader) waiting(ctx context.Context) (items []item, err error) {
+func (l *leader) waiting(ctx context.Context, most int64) (items []item, err error) {
 	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT o.seq, o.event_id, o.order_id, o.size FROM outbox o
 		WHERE o.dead_reason IS NULL AND NOT EXISTS (SELECT 1 FROM outbox d
 			WHERE d.dead_reason IS NOT NULL AND d.order_id = o.order_id AND d.seq < o.seq)
@@ -75,7 +78,7 @@ func (l *leader) waiting(ctx context.Context) (items []item, err error) {
 		if err := rows.Scan(&i.seq, &i.eventID, &i.orderID, &i.size); err != nil {
 			return nil, err
 		}
-		if total += i.size; total > maxBytes && len(items) > 0 {
+		if total += i.size + stepOverhead; total > most && len(items) > 0 {
 			break
 		}
 		i.publishID = i.eventID
@@ -85,7 +88,7 @@ func (l *leader) waiting(ctx context.Context) (items []item, err error) {
 }
 
 // lostPage reads the next events of a refill: first those known one by one, then the horizon.
-func (l *leader) lostPage(ctx context.Context) (page, error) {
+func (l *leader) lostPage(ctx context.Context, most int64) (page, error) {
 	seqs, err := l.seqs(ctx, `SELECT seq FROM relay_lost ORDER BY seq LIMIT $1`, maxRows)
 	horizon := err == nil && len(seqs) == 0 && l.state.cursor.Valid
 	if horizon {
@@ -94,14 +97,14 @@ func (l *leader) lostPage(ctx context.Context) (page, error) {
 	if err != nil || len(seqs) == 0 {
 		return page{}, err
 	}
-	p, err := l.describe(ctx, seqs)
+	p, err := l.describe(ctx, seqs, most)
 	p.horizon = horizon
 	return p, err
 }
 
 // describe makes a page of the events, as many as fit. What is in the outbox is
 // left out: it is published from there.
-func (l *leader) describe(ctx context.Context, seqs []int64) (p page, err error) {
+func (l *leader) describe(ctx context.Context, seqs []int64, most int64) (p page, err error) {
 	p = page{refill: true, upTo: seqs[len(seqs)-1]}
 	list, args := in(1, seqs)
 	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT e.seq, e.id, e.order_id, length(e.payload),
@@ -119,7 +122,7 @@ func (l *leader) describe(ctx context.Context, seqs []int64) (p page, err error)
 		if err := rows.Scan(&i.seq, &i.eventID, &i.orderID, &i.size, &queued, &dead); err != nil {
 			return page{}, err
 		}
-		if total += i.size; total > maxBytes && total > i.size {
+		if total += i.size + stepOverhead; total > most && total > i.size+stepOverhead {
 			p.upTo = i.seq - 1
 			break
 		}

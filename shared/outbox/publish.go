@@ -57,7 +57,7 @@ func (l *leader) publish(stop, ctx context.Context, items []item) outcome {
 // publishOne publishes the first of the queue and returns what is left of it.
 func (l *leader) publishOne(ctx context.Context, items []item, queue []int, out *outcome) []int {
 	first := queue[0]
-	receipt, err := l.r.pub.PublishOne(ctx, l.r.c.Topic, items[first].message())
+	receipt, err := l.r.pub.PublishOne(ctx, l.r.c.topic(), l.message(items[first]))
 	switch {
 	case err == nil:
 		// A duplicate's receipt has the sequence of the message that is there.
@@ -81,9 +81,9 @@ func (l *leader) publishOne(ctx context.Context, items []item, queue []int, out 
 func (l *leader) publishBatch(ctx context.Context, items []item, queue []int, n int, out *outcome) []int {
 	batch := make([]*message.Message, n)
 	for i, at := range queue[:n] {
-		batch[i] = items[at].message()
+		batch[i] = l.message(items[at])
 	}
-	last, err := l.r.pub.PublishAtomic(ctx, l.r.c.Topic, batch)
+	last, err := l.r.pub.PublishAtomic(ctx, l.r.c.topic(), batch)
 	switch {
 	case err == nil:
 		for i, at := range queue[:n] {

@@ -91,7 +91,15 @@ func (l *leader) tryPurge(ctx context.Context) (blocked string, err error) {
 			return "", err
 		}
 	}
-	upTo := min(acked, max(old, pressed(stream, l.r.c.MaxBytes, l.replays.waiting)))
+	if why := l.checkConsumers(ctx, consumers); why != "" {
+		blocked = why
+	}
+	if blocked == "" && l.onRoutes {
+		if err := l.lookForRoutes(ctx, acked); err != nil {
+			return "", err
+		}
+	}
+	upTo := min(acked, max(old, pressed(stream, l.share(), l.replays.waiting)))
 	if blocked != "" || upTo < stream.FirstSeq || stream.Messages == 0 {
 		return blocked, nil
 	}
@@ -154,14 +162,14 @@ func (l *leader) floor(ctx context.Context, stream jetstream.Stream, name string
 		return 0, name + " has a durable that was reset", nil
 	}
 	l.consumers[name] = now
-	// Nothing but the floor counts: a durable that has just been made says for a moment
-	// that nothing is pending for it.
 	passed, err := passedOver(ctx, stream, info, last)
 	return passed, "", err
 }
 
-// passedOver returns the durable's floor, or last when nothing between them is for it: its floor stands still while
-// the stream is filled with what others asked for. last must have been read before info.
+// passedOver returns up to which sequence, at most last, nothing is left for the durable. Its floor stands still while
+// the stream is filled with what is for others, so the stream is asked for the first message above it that the durable takes.
+// (The durable's own word does not do: one that has just been made says for a moment that nothing is pending.) last must
+// have been read before info.
 func passedOver(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo, last uint64) (uint64, error) {
 	floor, topics := info.AckFloor.Stream, info.Config.FilterSubjects
 	if info.Config.FilterSubject != "" {
@@ -170,22 +178,18 @@ func passedOver(ctx context.Context, stream jetstream.Stream, info *jetstream.Co
 	if floor >= last || len(topics) == 0 {
 		return floor, nil
 	}
+	passed := last
 	for _, topic := range topics {
-		if strings.ContainsAny(topic, "*>") {
-			return floor, nil
-		}
-		m, err := stream.GetLastMsgForSubject(ctx, topic)
+		m, err := stream.GetMsg(ctx, floor+1, jetstream.WithGetMsgSubject(topic))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			continue
 		}
 		if err != nil {
-			return 0, fmt.Errorf("look up last message of %s: %w", topic, err)
+			return 0, fmt.Errorf("look up next message of %s: %w", topic, err)
 		}
-		if m.Sequence > floor {
-			return floor, nil
-		}
+		passed = min(passed, m.Sequence-1)
 	}
-	return last, nil
+	return max(floor, passed), nil
 }
 
 // registered reads the consumers that the purge waits for.

@@ -113,7 +113,7 @@ func (l *leader) beginRefill(ctx context.Context, s state, w witness, message st
 	if err := l.replace(ctx, s, restartReplays); err != nil {
 		return fmt.Errorf("begin refill: %w", err)
 	}
-	l.unlisted, l.witness = false, w
+	l.unlisted, l.witness, l.highest = false, w, 0
 	l.r.step("refill.begun")
 	l.r.metrics.refilling.Set(1)
 	l.log.ErrorContext(ctx, message, logs.Sequence, s.lastSeq, keyConfirmed, lost,

@@ -35,6 +35,10 @@ type Config struct {
 	Horizon  time.Duration // how far back history can be refilled and is kept in the stream; default 72 h
 	MaxBytes int64         // of the stream; default 1 GiB
 	Replicas int           // of the stream; default 1
+	// Route are the consumers that events go to in turn when Sequential, at least one. In the parallel
+	// mode it only says how much room to leave for what is still on a route from before.
+	Route      events.Route
+	Sequential bool
 }
 
 func (c Config) withDefaults() Config {
@@ -84,6 +88,9 @@ func (c Config) Validate() error {
 	if c.Topic != c.Stream && !strings.HasPrefix(c.Topic, c.Stream+".") || strings.ContainsAny(c.Topic, "*> \t\r\n") {
 		// The broker would refuse each event for ever, and each would become a dead row.
 		errs = append(errs, errors.New("relay topic must be a subject of the stream"))
+	}
+	if err := c.checkRoute(); err != nil {
+		errs = append(errs, fmt.Errorf("relay route: %w", err))
 	}
 	if c.Replicas < 1 || c.Replicas > 5 {
 		errs = append(errs, errors.New("stream replicas must be 1 to 5"))

@@ -153,11 +153,18 @@ func (l *leader) room(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	l.replays.waiting = stream.Bytes > uint64(l.r.c.MaxBytes)/2
-	if l.replays.waiting && time.Since(l.purged) >= compareEvery {
-		l.purged = time.Time{}
+	l.replays.waiting = stream.Bytes > uint64(l.share())/2
+	if l.replays.waiting {
+		l.hurryPurge()
 	}
 	return !l.replays.waiting, nil
+}
+
+// hurryPurge makes the purge come at the next pass, though not all the time.
+func (l *leader) hurryPurge() {
+	if time.Since(l.purged) >= compareEvery {
+		l.purged = time.Time{}
+	}
 }
 
 // keyReplay is the number of a replay in log lines.

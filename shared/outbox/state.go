@@ -62,6 +62,9 @@ func (l *leader) load(ctx context.Context) error {
 		return fmt.Errorf("load relay state: %w", err)
 	}
 	l.unlisted = len(listed) > 0 && !s.refilling()
+	if err := l.lookForRoutes(ctx, 0); err != nil {
+		return err
+	}
 	l.state, l.loaded = s, true
 	l.r.metrics.refilling.Set(0)
 	if s.refilling() {
@@ -154,6 +157,7 @@ func (l *leader) compare(ctx context.Context) error {
 	}
 	if err == nil {
 		l.compared, l.reconnects = at, reconnects
+		l.highest, l.held = max(l.highest, stream.LastSeq), int64(stream.Bytes)
 	}
 	return err
 }
@@ -181,7 +185,8 @@ func (l *leader) compareSame(ctx context.Context, stream broker.StreamState) err
 
 // whole reports whether the stream has not lost its tail.
 func (l *leader) whole(ctx context.Context, stream broker.StreamState) (bool, error) {
-	if stream.LastSeq < l.state.lastSeq || l.unlisted {
+	// Consumers publish too, along routes: what they lost shows only in the end of the stream.
+	if stream.LastSeq < max(l.state.lastSeq, l.highest) || l.unlisted {
 		return false, nil
 	}
 	return l.agrees(ctx, stream, l.witness)

@@ -29,6 +29,8 @@ type Config struct {
 	Horizon          time.Duration `name:"horizon" env:"PILLARBOX_STORE_HORIZON" default:"72h" help:"Time that events stay in the stream and can be refilled (1h to 8760h)."`
 	RelayLease       time.Duration `name:"relay-lease" env:"PILLARBOX_STORE_RELAY_LEASE" default:"5s" help:"Time after which another replica takes over the relay of a silent one (1s to 1m)."`
 	RelayPoll        time.Duration `name:"relay-poll" env:"PILLARBOX_STORE_RELAY_POLL" default:"500ms" help:"Time between two looks for events that nobody announced (10ms to 1m)."`
+	Fanout           string        `name:"fanout" env:"PILLARBOX_FANOUT" default:"parallel" help:"Who gets an event when: parallel (every subscriber at once) or sequential (one after another along the route, each when the one before has succeeded)."`
+	FanoutRoute      string        `name:"fanout-route" env:"PILLARBOX_FANOUT_ROUTE" default:"mailer,audit,loyalty" help:"The subscribers in the order of sequential fan-out, separated by commas (1 to 16; who is not named gets nothing then)."`
 	Drain            time.Duration `name:"drain" env:"PILLARBOX_STORE_DRAIN" default:"8s" help:"Time that waiting requests have to be stored at a stop (100ms to 5m)."`
 }
 
@@ -53,6 +55,8 @@ func (c Config) withDefaults() Config {
 	orElse(&c.Horizon, 72*time.Hour)
 	orElse(&c.RelayLease, 5*time.Second)
 	orElse(&c.RelayPoll, 500*time.Millisecond)
+	orElse(&c.Fanout, fanoutParallel)
+	orElse(&c.FanoutRoute, "mailer,audit,loyalty")
 	orElse(&c.Drain, 8*time.Second)
 	return c
 }
@@ -97,8 +101,15 @@ func (c Config) Validate() error {
 	check(within(c.RelayLease, time.Second, time.Minute), "RELAY_LEASE", "1s to 1m")
 	check(within(c.RelayPoll, 10*time.Millisecond, time.Minute), "RELAY_POLL", "10ms to 1m")
 	check(within(c.Drain, 100*time.Millisecond, 5*time.Minute), "DRAIN", "100ms to 5m")
+	problems = append(problems, c.checkFanout())
 	return errors.Join(problems...)
 }
+
+// Copies is how many copies of the event stream there should be.
+func (c Config) Copies() int { return c.withDefaults().StreamReplicas }
+
+// ReplayHorizon is how far back events can be published again.
+func (c Config) ReplayHorizon() time.Duration { return c.withDefaults().Horizon }
 
 func (c Config) intake() intake.Config {
 	return intake.Config{
@@ -119,5 +130,6 @@ func (c Config) relay(holder string) outbox.Config {
 	return outbox.Config{
 		Holder: holder, LeaseTTL: c.RelayLease, Poll: c.RelayPoll, Horizon: c.Horizon,
 		MaxBytes: c.StreamMaxBytes, Replicas: c.StreamReplicas,
+		Route: c.route(), Sequential: c.Fanout == fanoutSequential,
 	}
 }

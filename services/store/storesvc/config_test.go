@@ -33,7 +33,7 @@ func TestValidateListsEveryProblem(t *testing.T) {
 	t.Parallel()
 	err := storesvc.Config{
 		Intake: "x", IntakeFlushEvery: time.Minute, IntakeFlushCount: 10_001, BatchBody: 1,
-		IntakeQueue: -1, IntakeGroup: 501, IntakeCommitters: 17, IntakeWait: time.Hour, BodyBudget: 1, OutboxLimit: -1,
+		Fanout: "x", FanoutRoute: "X", IntakeQueue: -1, IntakeGroup: 501, IntakeCommitters: 17, IntakeWait: time.Hour, BodyBudget: 1, OutboxLimit: -1,
 		OutboxMaxAge: 1, KeyRetention: time.Hour, StreamMaxBytes: 1, StreamReplicas: 2, Horizon: 1, RelayLease: 1,
 		RelayPoll: 1, Drain: 1,
 	}.Validate()
@@ -42,5 +42,23 @@ func TestValidateListsEveryProblem(t *testing.T) {
 		"KEY_RETENTION", "STREAM_MAX_BYTES", "STREAM_REPLICAS", "HORIZON", "RELAY_LEASE", "RELAY_POLL", "DRAIN",
 	} {
 		require.ErrorContains(t, err, "PILLARBOX_STORE_"+name+" must be")
+	}
+}
+
+func TestFanoutIsChecked(t *testing.T) {
+	t.Parallel()
+	for _, c := range []storesvc.Config{
+		{Fanout: "sequential"}, {Fanout: "parallel", FanoutRoute: "one"}, {Fanout: "sequential", FanoutRoute: "shop,crm-2,x_1"},
+	} {
+		require.NoError(t, c.Validate())
+	}
+	for setting, c := range map[string]storesvc.Config{
+		"PILLARBOX_FANOUT must be parallel or sequential":                                      {Fanout: "both"},
+		"PILLARBOX_FANOUT_ROUTE must be names":                                                 {FanoutRoute: "a,,b"},
+		"PILLARBOX_FANOUT_ROUTE must be names separated by commas: no route: a is there twice": {FanoutRoute: "a,a"},
+		"PILLARBOX_FANOUT_ROUTE must be 1 to 16 names":                                         {FanoutRoute: "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"},
+		"PILLARBOX_STORE_STREAM_MAX_BYTES must be at least 12582912":                           {Fanout: "sequential", StreamMaxBytes: 12<<20 - 1},
+	} {
+		require.ErrorContains(t, c.Validate(), setting)
 	}
 }

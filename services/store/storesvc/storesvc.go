@@ -41,6 +41,8 @@ type Deps struct {
 type Service struct {
 	db      *database.DB
 	intake  *intake.Intake
+	log     *slog.Logger
+	config  Config
 	relay   *outbox.Relay
 	backlog *backlog
 	cleaner *cleaner
@@ -64,7 +66,7 @@ func New(c Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	s := &Service{
-		db: d.DB, relay: relay,
+		db: d.DB, log: d.Log, config: c, relay: relay,
 		backlog: &backlog{limit: c.OutboxLimit, maxAge: c.OutboxMaxAge, db: d.DB, log: d.Log, recount: make(chan struct{}, 1)},
 		cleaner: &cleaner{retention: c.KeyRetention, db: d.DB, log: d.Log},
 	}
@@ -88,6 +90,7 @@ func (s *Service) Handler() http.Handler { return s.handler }
 // Run works until ctx ends, then drains: it takes no more requests, stores those that wait,
 // and then lets the relay finish what it has under way. It returns after its last goroutine. Call it once.
 func (s *Service) Run(ctx context.Context) error {
+	s.config.logFanout(ctx, s.log)
 	g, working := errgroup.WithContext(ctx)
 	// The relay outlives the intake, so that the last orders need not wait for another replica.
 	relaying, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
