@@ -19,7 +19,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/pillarbox/pillarbox/shared/database"
@@ -42,61 +41,53 @@ type Row struct {
 // Append writes the rows to events and outbox in the caller's transaction, in the given order. The caller holds
 // the locks of the orders concerned, so that sequence numbers rise with an order's versions.
 func Append(ctx context.Context, tx *database.Tx, rows []Row) error {
+	for _, s := range Statements(tx.Dialect, rows) {
+		if _, err := tx.ExecContext(ctx, s.SQL, s.Args...); err != nil {
+			return fmt.Errorf("append events: %w", err)
+		}
+	}
+	return nil
+}
+
+// Statements are what Append does, for a transaction that is sent as one batch.
+func Statements(d database.Dialect, rows []Row) (all []database.Statement) {
 	for len(rows) > 0 {
 		n, size := 0, 0
 		for n < len(rows) && n < appendRows && (n == 0 || size+len(rows[n].Payload) <= appendBytes) {
 			size += len(rows[n].Payload)
 			n++
 		}
-		if err := appendChunk(ctx, tx, rows[:n]); err != nil {
-			return err
-		}
+		all = append(all, statements(d, rows[:n])...)
 		rows = rows[n:]
 	}
-	return nil
+	return all
 }
 
-func appendChunk(ctx context.Context, tx *database.Tx, rows []Row) error {
-	args := make([]any, 0, 5*len(rows))
-	for _, r := range rows {
-		args = append(args, r.Event.ID, r.Event.Subject, r.Event.Version, r.Event.Type, r.Payload)
+// statements of a chunk: PostgreSQL does both tables in one.
+func statements(d database.Dialect, rows []Row) []database.Statement {
+	n := len(rows)
+	ids, orders, types := make([]string, n), make([]string, n), make([]string, n)
+	versions, payloads := make([]int64, n), make([][]byte, n)
+	for i, r := range rows {
+		ids[i], orders[i], types[i] = r.Event.ID, r.Event.Subject, r.Event.Type
+		versions[i], payloads[i] = r.Event.Version, r.Payload
 	}
-	seqs, err := insertEvents(ctx, tx, len(rows), args)
-	if err != nil {
-		return fmt.Errorf("append events: %w", err)
+	values, args := d.Rows(
+		database.Column{Type: "text", Values: ids}, database.Column{Type: "text", Values: orders},
+		database.Column{Type: "bigint", Values: versions}, database.Column{Type: "text", Values: types},
+		database.Column{Type: "bytea", Values: payloads},
+	)
+	const (
+		event  = `INSERT INTO events (id, order_id, version, type, payload) `
+		outbox = `INSERT INTO outbox (seq, event_id, order_id, size) SELECT seq, id, order_id, octet_length(payload) FROM `
+	)
+	if d.Postgres() {
+		return []database.Statement{{SQL: `WITH appended AS (` + event + values + ` RETURNING seq, id, order_id, payload) ` +
+			outbox + `appended`, Args: args}}
 	}
-	args = args[:0]
-	for _, r := range rows {
-		seq, ok := seqs[r.Event.ID]
-		if !ok {
-			return fmt.Errorf("append events: event %q got no sequence number", r.Event.ID)
-		}
-		args = append(args, seq, r.Event.ID, r.Event.Subject, len(r.Payload))
+	condition, which := d.AnyOf(1, ids)
+	return []database.Statement{
+		{SQL: event + values, Args: args},
+		{SQL: outbox + `events WHERE id ` + condition, Args: which},
 	}
-	if _, err := tx.ExecContext(ctx, `INSERT INTO outbox (seq, event_id, order_id, size) VALUES `+
-		database.Values(len(rows), 4), args...); err != nil {
-		return fmt.Errorf("append to outbox: %w", err)
-	}
-	return nil
-}
-
-// insertEvents returns the sequence number of each event id. Both engines number
-// the rows of VALUES in their order.
-func insertEvents(ctx context.Context, tx *database.Tx, n int, args []any) (seqs map[string]int64, err error) {
-	rows, err := tx.QueryContext(ctx, `INSERT INTO events (id, order_id, version, type, payload) VALUES `+
-		database.Values(n, 5)+` RETURNING id, seq`, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	seqs = make(map[string]int64, n)
-	for rows.Next() {
-		var id string
-		var seq int64
-		if err := rows.Scan(&id, &seq); err != nil {
-			return nil, err
-		}
-		seqs[id] = seq
-	}
-	return seqs, rows.Err()
 }

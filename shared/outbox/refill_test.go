@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -303,11 +304,22 @@ func TestALostTailInARefillIsRefilledToo(t *testing.T) {
 		// After the first refilled page the copy comes back once more.
 		b.relay(options{hook: once("relay.settled", func() { restore(t, p, copied) })})
 		b.refilled(2)
-		messages := b.stream()
+		// What was published to the copy before the leader noticed is there twice.
+		messages := lastOfEach(b.stream())
 		require.Equal(t, ids(append(first, second...)), eventIDs(messages))
 		require.EqualValues(t, 3, b.number(`SELECT generation FROM relay_state`))
 		b.logCovers(messages)
 	})
+}
+
+// lastOfEach leaves only the last message of each event.
+func lastOfEach(all []got) (last []got) {
+	for n, m := range all {
+		if !slices.ContainsFunc(all[n+1:], func(later got) bool { return later.eventID == m.eventID }) {
+			last = append(last, m)
+		}
+	}
+	return last
 }
 
 func TestAStreamThatSomebodyElseMadeIsAnotherGeneration(t *testing.T) {

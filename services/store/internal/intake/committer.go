@@ -137,15 +137,10 @@ func (in *Intake) transaction(work context.Context, group []*job) ([]result, err
 	ctx, cancel := context.WithTimeout(work, in.config.Timeout)
 	defer cancel()
 	start := time.Now()
-	var w writer
-	err := in.deps.DB.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
-		w = writer{in: in, tx: tx, group: group, results: make([]result, len(group))}
-		if err := w.write(ctx); err != nil {
-			return err
-		}
-		failpoint.Hit("store.intake.before_commit")
-		return nil
-	})
+	w, done, err := in.quick(ctx, group)
+	if err == nil && !done {
+		w, err = in.inSteps(ctx, group)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -161,6 +156,19 @@ func (in *Intake) transaction(work context.Context, group []*job) ([]result, err
 			logs.Key, row.Event.Subject, logs.Version, row.Event.Version)
 	}
 	return w.results, nil
+}
+
+// inSteps is the way for groups that have to look before they write.
+func (in *Intake) inSteps(ctx context.Context, group []*job) (w writer, err error) {
+	err = in.deps.DB.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
+		w = writer{in: in, tx: tx, group: group, results: make([]result, len(group))}
+		if err := w.write(ctx); err != nil {
+			return err
+		}
+		failpoint.Hit("store.intake.before_commit")
+		return nil
+	})
+	return w, err
 }
 
 func (in *Intake) answer(group []*job, results []result) {

@@ -108,6 +108,7 @@ type Intake struct {
 	config  Config
 	deps    Deps
 	metrics *metrics
+	clock   clock
 	queue   chan *request
 	shelf   *shelf
 	// guards stopped and the closing of queue against senders
@@ -126,7 +127,7 @@ func New(c Config, d Deps) (*Intake, error) {
 	default:
 		return nil, fmt.Errorf("intake: unknown mode %q", c.Mode)
 	}
-	in := &Intake{config: c, deps: d, queue: make(chan *request, c.Queue), shelf: newShelf(c.FlushCount)}
+	in := &Intake{config: c, deps: d, clock: clock{db: d.DB}, queue: make(chan *request, c.Queue), shelf: newShelf(c.FlushCount)}
 	var err error
 	in.metrics, err = newMetrics(d.Registry, func() float64 { return float64(len(in.queue)) }, in.shelf.size)
 	if err != nil {

@@ -2,10 +2,8 @@ package intake
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"time"
 
@@ -51,14 +49,6 @@ func (w *writer) write(ctx context.Context) error {
 	return outbox.Append(ctx, w.tx, w.rows)
 }
 
-// made is a new order that is ready to be written.
-type made struct {
-	index int
-	order order.Order
-	row   outbox.Row
-	body  []byte
-}
-
 // place adds the new orders, except those whose key is taken.
 func (w *writer) place(ctx context.Context) error {
 	var free []made
@@ -71,13 +61,10 @@ func (w *writer) place(ctx context.Context) error {
 		if _, found := stored[j.orderID]; found || j.placement == nil {
 			continue
 		}
-		o := j.placement.Order(j.orderID, w.at)
-		row, err := w.in.event(o, j)
-		if err != nil {
-			w.results[i].err = err
+		m, ok := w.make(i, j)
+		if !ok {
 			continue
 		}
-		m := made{index: i, order: o, row: row, body: w.in.deps.Render(o)}
 		if j.keyed == nil {
 			free = append(free, m)
 		} else {
@@ -114,16 +101,10 @@ func (w *writer) keep(m made) {
 // taken before, get the stored answer.
 func (w *writer) placeKeyed(ctx context.Context, byKey map[orderdb.Key][]made) error {
 	claims := make([]orderdb.Answer, 0, len(byKey))
-	for key, jobs := range byKey {
-		first := jobs[0]
-		claims = append(claims, orderdb.Answer{
-			Key: key, Fingerprint: w.group[first.index].keyed.Fingerprint, OrderID: first.order.ID,
-			Status: http.StatusCreated, Body: first.body, At: w.at,
-		})
+	for _, jobs := range byKey {
+		claims = append(claims, w.answer(jobs[0]))
 	}
-	slices.SortFunc(claims, func(a, b orderdb.Answer) int {
-		return cmp.Or(cmp.Compare(a.Key.Caller, b.Key.Caller), cmp.Compare(a.Key.Name, b.Key.Name))
-	})
+	sortAnswers(claims)
 	claimed, err := orderdb.Claim(ctx, w.tx, claims)
 	if err != nil {
 		return err

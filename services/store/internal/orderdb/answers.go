@@ -32,15 +32,8 @@ func Claim(ctx context.Context, tx *database.Tx, answers []Answer) (claimed map[
 	if len(answers) == 0 {
 		return nil, nil
 	}
-	const columns = 7
-	args := make([]any, 0, len(answers)*columns)
-	for _, a := range answers {
-		args = append(args, a.Key.Caller, a.Key.Name, a.Fingerprint, a.OrderID, a.Status, a.Body, database.Micros(a.At))
-	}
-	rows, err := tx.QueryContext(ctx, `INSERT INTO idempotency
-		(caller, key, fingerprint, order_id, status, response, created_at)
-		VALUES `+database.Values(len(answers), columns)+`
-		ON CONFLICT DO NOTHING RETURNING caller, key`, args...)
+	s := InsertAnswers(tx.Dialect, answers)
+	rows, err := tx.QueryContext(ctx, s.SQL+` ON CONFLICT DO NOTHING RETURNING caller, key`, s.Args...)
 	if err != nil {
 		return nil, fmt.Errorf("claim idempotency keys: %w", err)
 	}
@@ -57,6 +50,27 @@ func Claim(ctx context.Context, tx *database.Tx, answers []Answer) (claimed map[
 		return nil, fmt.Errorf("claim idempotency keys: %w", err)
 	}
 	return claimed, nil
+}
+
+// InsertAnswers returns the statement that stores answers, at least one, whose keys are free.
+func InsertAnswers(d database.Dialect, answers []Answer) database.Statement {
+	n := len(answers)
+	callers, keys, orders := make([]string, n), make([]string, n), make([]string, n)
+	fingerprints, bodies := make([][]byte, n), make([][]byte, n)
+	statuses, times := make([]int64, n), make([]int64, n)
+	for i, a := range answers {
+		callers[i], keys[i], orders[i] = a.Key.Caller, a.Key.Name, a.OrderID
+		fingerprints[i], bodies[i] = a.Fingerprint, a.Body
+		statuses[i], times[i] = int64(a.Status), database.Micros(a.At)
+	}
+	rows, args := d.Rows(
+		database.Column{Type: "text", Values: callers}, database.Column{Type: "text", Values: keys},
+		database.Column{Type: "bytea", Values: fingerprints}, database.Column{Type: "text", Values: orders},
+		database.Column{Type: "bigint", Values: statuses}, database.Column{Type: "bytea", Values: bodies},
+		database.Column{Type: "bigint", Values: times},
+	)
+	return database.Statement{SQL: `INSERT INTO idempotency
+		(caller, key, fingerprint, order_id, status, response, created_at) ` + rows, Args: args}
 }
 
 // Answers reads the stored answers to the keys.

@@ -28,8 +28,6 @@ var (
 const orderColumns = `id, version, status, customer_email, customer_name, locale, currency, items, total_minor, ` +
 	`reference, placed_at, updated_at`
 
-const orderColumnCount = 12
-
 // storedItem is an element of orders.items. Amounts are text with all their decimals, so that
 // a row can be read without a table of currencies.
 type storedItem struct {
@@ -55,21 +53,15 @@ func Save(ctx context.Context, tx *database.Tx, orders []order.Order) error {
 	if len(orders) == 0 {
 		return nil
 	}
-	args := make([]any, 0, len(orders)*orderColumnCount)
-	for _, o := range orders {
-		items, err := encodeItems(o.Items)
-		if err != nil {
-			return err
-		}
-		args = append(args, o.ID, o.Version, string(o.Status), o.Customer.Email, o.Customer.Name, o.Customer.Locale,
-			o.Currency, items, o.Total.Minor, o.Reference, database.Micros(o.PlacedAt), database.Micros(o.UpdatedAt))
+	s, err := Insert(tx.Dialect, orders)
+	if err != nil {
+		return err
 	}
-	result, err := tx.ExecContext(ctx, `INSERT INTO orders (`+orderColumns+`) VALUES `+
-		database.Values(len(orders), orderColumnCount)+`
+	result, err := tx.ExecContext(ctx, s.SQL+`
 		ON CONFLICT (id) DO UPDATE SET
 			version = excluded.version, status = excluded.status, customer_name = excluded.customer_name,
 			items = excluded.items, total_minor = excluded.total_minor, updated_at = excluded.updated_at
-		WHERE orders.version < excluded.version`, args...)
+		WHERE orders.version < excluded.version`, s.Args...)
 	if err != nil {
 		return fmt.Errorf("save orders: %w", err)
 	}
@@ -80,6 +72,43 @@ func Save(ctx context.Context, tx *database.Tx, orders []order.Order) error {
 		return fmt.Errorf("save orders: %d of %d written: %w", n, len(orders), ErrOvertaken)
 	}
 	return nil
+}
+
+// Insert returns the statement that writes new orders, at least one.
+func Insert(d database.Dialect, orders []order.Order) (database.Statement, error) {
+	n := len(orders)
+	var text [8][]string // id, status, email, name, locale, currency, items, reference
+	for i := range text {
+		text[i] = make([]string, n)
+	}
+	var numbers [4][]int64 // version, total, placed, updated
+	for i := range numbers {
+		numbers[i] = make([]int64, n)
+	}
+	for i, o := range orders {
+		items, err := encodeItems(o.Items)
+		if err != nil {
+			return database.Statement{}, err
+		}
+		for column, v := range [...]string{
+			o.ID, string(o.Status), o.Customer.Email, o.Customer.Name, o.Customer.Locale, o.Currency, items, o.Reference,
+		} {
+			text[column][i] = v
+		}
+		for column, v := range [...]int64{o.Version, o.Total.Minor, database.Micros(o.PlacedAt), database.Micros(o.UpdatedAt)} {
+			numbers[column][i] = v
+		}
+	}
+	var columns []database.Column
+	for _, values := range text {
+		columns = append(columns, database.Column{Type: "text", Values: values})
+	}
+	for _, values := range numbers {
+		columns = append(columns, database.Column{Type: "bigint", Values: values})
+	}
+	rows, args := d.Rows(columns...)
+	return database.Statement{SQL: `INSERT INTO orders (id, status, customer_email, customer_name, locale, currency, items, reference,
+		version, total_minor, placed_at, updated_at) ` + rows, Args: args}, nil
 }
 
 // Lock reads the orders with these ids and holds their rows until the transaction ends. Rows
