@@ -1,5 +1,6 @@
-// Package admin is the operator's port of a process: /live, /ready and
-// /metrics. It is not for the public network and answers no user.
+// Package admin is the operator's port of a process: /live, /ready, /metrics and
+// what operators may do (/admin/). It is not for the public network and answers no
+// user: it has no log-in, and whoever reaches it may change things.
 package admin
 
 import (
@@ -20,13 +21,15 @@ const checkTimeout = 2 * time.Second
 // Check reports why a part cannot do its work now, or nil. Its text is shown to operators.
 type Check func(ctx context.Context) error
 
-// Checks is the set of readiness checks of a process. It may grow while the
-// port is served; its zero value is ready for use, and answers "not ready"
-// until the first Set.
+// Checks is what the parts of a process show at its admin port: the readiness
+// checks, notes and the operators' actions. It may grow while the port is served;
+// its zero value is ready for use, and answers "not ready" until the first Set.
 type Checks struct {
 	mu     sync.Mutex // guards checks and notes
 	checks map[string]Check
 	notes  map[string]func() string
+
+	actions actions
 }
 
 // Set adds or replaces the check of one part.
@@ -109,7 +112,7 @@ func NewRegistry() *prometheus.Registry {
 }
 
 // Handler serves /live (the process runs), /ready (200, or 503 with the failing
-// checks, and notes) and /metrics.
+// checks, and notes), /metrics, and what is mounted below /admin/.
 func Handler(checks *Checks, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) {
@@ -122,6 +125,7 @@ func Handler(checks *Checks, metrics prometheus.Gatherer) http.Handler {
 		}
 		writeStatus(w, http.StatusOK, "ready", nil, checks.noted())
 	})
+	mux.Handle(OperatorPath, &checks.actions)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	return mux
 }

@@ -31,8 +31,14 @@ func NewOperator(name string, ordered bool, db *database.DB, log *slog.Logger) *
 	return &Operator{name: name, ordered: ordered, db: db, log: log.With(logs.Consumer, name)}
 }
 
+// Operator is what a person may do at this consumer.
+func (c *Consumer) Operator() *Operator { return NewOperator(c.Name, c.Ordered, c.db, c.log) }
+
 // Name is the consumer's.
 func (o *Operator) Name() string { return o.name }
+
+// Log is where its user logs what it cannot return.
+func (o *Operator) Log() *slog.Logger { return o.log }
 
 // Reasons why an operator's wish is not met; the error's text says which.
 var (

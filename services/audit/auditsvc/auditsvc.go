@@ -28,6 +28,9 @@ import (
 // Name is the service's name: its schema, consumer group and metric prefix.
 const Name = "audit"
 
+// ordered: whether the versions of an order take effect in their order.
+const ordered = false
+
 // Deps are what the service borrows; it closes none of them.
 type Deps struct {
 	DB       *database.DB
@@ -61,7 +64,7 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	k, err := consumer.New(c.Consumer(Name, false), consumer.Deps{
+	k, err := consumer.New(c.Consumer(Name, ordered), consumer.Deps{
 		DB:         d.DB,
 		Subscriber: subscriber,
 		Effect:     consumer.Apply(auditlog.Record),
@@ -79,6 +82,14 @@ func New(c Config, d Deps) (*Service, error) {
 
 // Handler is the service's HTTP API.
 func (s *Service) Handler() http.Handler { return s.handler }
+
+// Operator is what a person may do with the service's parked events and dead letters.
+func (s *Service) Operator() *consumer.Operator { return s.consumer.Operator() }
+
+// Operator is the same on a database that no service works on.
+func Operator(db *database.DB, log *slog.Logger) *consumer.Operator {
+	return consumer.NewOperator(Name, ordered, db, log)
+}
 
 // Run works until ctx ends, then drains. It returns after its last goroutine. Call it once.
 func (s *Service) Run(ctx context.Context) error {

@@ -25,8 +25,10 @@ import (
 
 	"github.com/pillarbox/pillarbox/shared/admin"
 	"github.com/pillarbox/pillarbox/shared/broker"
+	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/operate"
 )
 
 // Deps are what every service borrows from its process.
@@ -47,11 +49,15 @@ type Service interface {
 	Ready(ctx context.Context) error
 }
 
-// Watch puts a service on the admin port: whether it is ready, and its note, when it has one.
+// Watch puts a service on the admin port: whether it is ready, its note, and what operators may do with its
+// parked events and dead letters, when it has these.
 func Watch(checks *admin.Checks, name string, s Service) {
 	checks.Set(name, s.Ready)
 	if n, ok := s.(interface{ Note() string }); ok {
 		checks.Note(name, n.Note)
+	}
+	if o, ok := s.(interface{ Operator() *consumer.Operator }); ok {
+		checks.Mount(name, operate.Handler(o.Operator()))
 	}
 }
 

@@ -19,23 +19,24 @@ import (
 
 // Config of the service. A field that is zero has its default, so that the zero value works.
 type Config struct {
-	Pickup       string        `name:"pickup" env:"PILLARBOX_MAILER_PICKUP" placeholder:"FOLDER" help:"Folder in which mails appear as .eml files (default ./pickup; in the suite, pickup in its data folder)."`
-	From         string        `name:"from" env:"PILLARBOX_MAILER_FROM" default:"Pillarbox <orders@pillarbox.invalid>" help:"Sender of the mails, as Name <address>."`
-	Domain       string        `name:"domain" env:"PILLARBOX_MAILER_DOMAIN" default:"pillarbox.invalid" help:"Domain in the mails' Message-IDs."`
-	FileMode     FileMode      `name:"file-mode" env:"PILLARBOX_MAILER_FILE_MODE" default:"0640" help:"Mode of the .eml files, octal, whatever the umask (0600 to 0666)."`
-	Batch        int           `name:"batch" env:"PILLARBOX_MAILER_BATCH" default:"100" help:"Most mails made durable in one transaction (1 to 1000)."`
-	Dispatch     dispatch.Mode `name:"dispatch" env:"PILLARBOX_MAILER_DISPATCH" default:"competing" help:"How the mails of a transaction are spread over the workers: competing (first free takes the next), single (one after another), round-robin (fixed turn), by-key (all of one order to one worker)."`
-	Workers      int           `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together; single has one (1 to 256)."`
-	Transactions int           `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
-	Mode         consumer.Mode `name:"mode" env:"PILLARBOX_MAILER_MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
-	Lease        time.Duration `name:"lease" env:"PILLARBOX_MAILER_LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
-	Rate         float64       `name:"rate" env:"PILLARBOX_MAILER_RATE" default:"0" help:"Mails per second that all replicas together hand to the transport (0.001 to 1000000; 0: unlimited)."`
-	Burst        int           `name:"burst" env:"PILLARBOX_MAILER_BURST" default:"0" help:"Mails that may go at once after a quiet time (at least 2 and a fifth of a second's worth; 0: two seconds' worth)."`
-	Attempts     int           `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
-	Backoff      time.Duration `name:"backoff" env:"PILLARBOX_MAILER_BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
-	MaxBackoff   time.Duration `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
-	Sweep        time.Duration `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
-	Drain        time.Duration `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
+	Pickup       string              `name:"pickup" env:"PILLARBOX_MAILER_PICKUP" placeholder:"FOLDER" help:"Folder in which mails appear as .eml files (default ./pickup; in the suite, pickup in its data folder)."`
+	From         string              `name:"from" env:"PILLARBOX_MAILER_FROM" default:"Pillarbox <orders@pillarbox.invalid>" help:"Sender of the mails, as Name <address>."`
+	Domain       string              `name:"domain" env:"PILLARBOX_MAILER_DOMAIN" default:"pillarbox.invalid" help:"Domain in the mails' Message-IDs."`
+	FileMode     FileMode            `name:"file-mode" env:"PILLARBOX_MAILER_FILE_MODE" default:"0640" help:"Mode of the .eml files, octal, whatever the umask (0600 to 0666)."`
+	Batch        int                 `name:"batch" env:"PILLARBOX_MAILER_BATCH" default:"100" help:"Most mails made durable in one transaction (1 to 1000)."`
+	Dispatch     dispatch.Mode       `name:"dispatch" env:"PILLARBOX_MAILER_DISPATCH" default:"competing" help:"How the mails of a transaction are spread over the workers: competing (first free takes the next), single (one after another), round-robin (fixed turn), by-key (all of one order to one worker)."`
+	Workers      int                 `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together; single has one (1 to 256)."`
+	Transactions int                 `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Mode         consumer.Mode       `name:"mode" env:"PILLARBOX_MAILER_MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
+	Lease        time.Duration       `name:"lease" env:"PILLARBOX_MAILER_LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
+	Rate         float64             `name:"rate" env:"PILLARBOX_MAILER_RATE" default:"0" help:"Mails per second that all replicas together hand to the transport (0.001 to 1000000; 0: unlimited)."`
+	Burst        int                 `name:"burst" env:"PILLARBOX_MAILER_BURST" default:"0" help:"Mails that may go at once after a quiet time (at least 2 and a fifth of a second's worth; 0: two seconds' worth)."`
+	Attempts     int                 `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
+	Backoff      time.Duration       `name:"backoff" env:"PILLARBOX_MAILER_BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
+	MaxBackoff   time.Duration       `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
+	AfterDeath   consumer.AfterDeath `name:"after-death" env:"PILLARBOX_MAILER_AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
+	Sweep        time.Duration       `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
+	Drain        time.Duration       `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
 
 // FileMode is a file's permission bits, written in octal.
@@ -74,6 +75,7 @@ func (c Config) withDefaults() Config {
 	orElse(&c.Attempts, 10)
 	orElse(&c.Backoff, time.Second)
 	orElse(&c.MaxBackoff, time.Hour)
+	orElse(&c.AfterDeath, consumer.Hold)
 	orElse(&c.Sweep, 5*time.Second)
 	orElse(&c.Drain, 8*time.Second)
 	return c
@@ -112,6 +114,7 @@ func (c Config) Validate() error {
 	check(c.Backoff >= time.Millisecond && c.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
 	check(c.MaxBackoff >= time.Millisecond && c.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
 	check(c.MaxBackoff >= c.Backoff, "MAX_BACKOFF", "at least PILLARBOX_MAILER_BACKOFF")
+	check(c.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
 	check(c.Sweep >= 100*time.Millisecond && c.Sweep <= 10*time.Minute, "SWEEP", "100ms to 10m")
 	check(c.Drain >= 100*time.Millisecond && c.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
@@ -164,7 +167,8 @@ func (c Config) spread() dispatch.Spread[*delivery.Draft] {
 func (c Config) consumer() consumer.Config {
 	return consumer.Config{
 		Name:        Name,
-		Ordered:     true,
+		Ordered:     ordered,
+		AfterDeath:  c.AfterDeath,
 		Batch:       c.Batch,
 		Workers:     c.Transactions,
 		Mode:        c.Mode,

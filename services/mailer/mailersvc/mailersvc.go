@@ -36,6 +36,9 @@ import (
 // Name is the service's name: its schema, consumer group and metric prefix.
 const Name = "mailer"
 
+// ordered: whether the versions of an order take effect in their order.
+const ordered = true
+
 // Deps are what the service borrows; it closes none of them.
 type Deps struct {
 	DB       *database.DB
@@ -131,6 +134,14 @@ func newDrafts(c Config, r *letter.Renderer, metrics prometheus.Registerer) (dis
 
 // Handler is nil: the service has no HTTP API.
 func (s *Service) Handler() http.Handler { return nil }
+
+// Operator is what a person may do with the service's parked events and dead letters.
+func (s *Service) Operator() *consumer.Operator { return s.consumer.Operator() }
+
+// Operator is the same on a database that no service works on.
+func Operator(db *database.DB, log *slog.Logger) *consumer.Operator {
+	return consumer.NewOperator(Name, ordered, db, log)
+}
 
 // Run works until ctx ends, then drains. It returns after its last goroutine. Call it once.
 func (s *Service) Run(ctx context.Context) error {
