@@ -4,18 +4,23 @@ package main
 
 import (
 	"os"
+	"strings"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/pillarbox/pillarbox/services/internal/boot"
 	"github.com/pillarbox/pillarbox/services/suite/all"
 	"github.com/pillarbox/pillarbox/services/suite/demo"
+	"github.com/pillarbox/pillarbox/services/suite/doctor"
 	"github.com/pillarbox/pillarbox/services/suite/queue"
 )
 
 // commands is the table of subcommands, one file each.
 type commands struct {
-	Run   runCommand     `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
-	Queue queue.Commands `cmd:"" help:"Look at queues and work on them: of a running suite, of its folder, or of any NATS server."`
-	Demo  demo.Command   `cmd:"" help:"Show what a dispatch strategy does: three workers of 1, 2 and 3 time units and nine messages, who handled what from when to when."`
+	Run    runCommand     `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
+	Queue  queue.Commands `cmd:"" help:"Look at queues and work on them: of a running suite, of its folder, or of any NATS server."`
+	Doctor doctor.Command `cmd:"" help:"Look for what endangers the promises: in a suite's folder, running or not, or at the separate services."`
+	Demo   demo.Command   `cmd:"" help:"Show what a dispatch strategy does: three workers of 1, 2 and 3 time units and nine messages, who handled what from when to when."`
 }
 
 func main() {
@@ -25,7 +30,13 @@ func main() {
 		Description: "Pillarbox: an order in, exactly one e-mail, one audit record and one credit out. Settings are flags or environment variables.",
 		Services:    all.Names(),
 		Secrets:     []string{"PILLARBOX_NATS_URL"},
-	}.Parse(&cli, os.Args[1:])
+		Besides: func(command string) []string {
+			if command == "doctor" {
+				return doctor.EnvNames()
+			}
+			return nil
+		},
+	}.Parse(&cli, os.Args[1:], kong.Vars{"services": strings.Join(all.Names(), ",")})
 	if err != nil {
 		boot.Exit("suite", err)
 	}

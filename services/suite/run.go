@@ -11,11 +11,12 @@ import (
 
 // runCommand is "suite run".
 type runCommand struct {
-	Data         string `name:"data" env:"PILLARBOX_DATA" default:"./data" type:"path" help:"Folder of databases, broker store and mails; created when missing."`
-	HTTP         string `name:"http" env:"PILLARBOX_HTTP" default:"127.0.0.1:8080" help:"Listen address of the API of all services."`
-	Admin        string `name:"admin" env:"PILLARBOX_ADMIN" default:"127.0.0.1:9090" help:"Listen address of /live, /ready and /metrics."`
-	boot.Logging `embed:""`
-	all.Settings `embed:""`
+	Data            string `name:"data" env:"PILLARBOX_DATA" default:"./data" type:"path" help:"Folder of databases, broker store and mails; created when missing."`
+	HTTP            string `name:"http" env:"PILLARBOX_HTTP" default:"127.0.0.1:8080" help:"Listen address of the API of all services."`
+	Admin           string `name:"admin" env:"PILLARBOX_ADMIN" default:"127.0.0.1:9090" help:"Listen address of /live, /ready and /metrics."`
+	boot.Strictness `embed:""`
+	boot.Logging    `embed:""`
+	all.Settings    `embed:""`
 }
 
 // Run runs until a signal.
@@ -24,7 +25,7 @@ func (c *runCommand) Run() error {
 		return err
 	}
 	suite, err := inprocess.Start(boot.SignalContext(), inprocess.Config{
-		Data: c.Data, HTTP: c.HTTP, Admin: c.Admin, Settings: c.Settings,
+		Data: c.Data, HTTP: c.HTTP, Admin: c.Admin, Settings: c.Settings, Strict: c.Strict,
 	}, c.Logger())
 	if err != nil {
 		return err

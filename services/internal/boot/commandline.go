@@ -16,6 +16,8 @@ type CommandLine struct {
 	Description string
 	Services    []string // whose settings it has: their names in the environment are checked
 	Secrets     []string // environment names that may be given as files
+	// Besides are environment names that a command, by its full name, reads beside those of its flags; may be nil.
+	Besides func(command string) []string
 }
 
 // Parse fills cli, a kong grammar, from the arguments and the environment, and
@@ -34,7 +36,11 @@ func (c CommandLine) Parse(cli any, args []string, options ...kong.Option) (*kon
 	}
 	parsed, err := parser.Parse(args)
 	// A misspelt name is often why something else is missing, so it comes first.
-	misspelt := CheckEnv(os.Environ(), c.Services, KnownEnv(parser.Model), c.Secrets)
+	known := KnownEnv(parser.Model)
+	if c.Besides != nil && parsed != nil {
+		known = append(known, c.Besides(parsed.Command())...)
+	}
+	misspelt := CheckEnv(os.Environ(), c.Services, known, c.Secrets)
 	if err == nil && misspelt == nil {
 		err = checkZeros(parsed.Flags())
 	}

@@ -47,7 +47,9 @@ type Connection struct {
 	MigrateURL  string `name:"migrate-url" env:"${ENV}_MIGRATE_URL" placeholder:"URL" help:"The same database under the role that may change the schema (default: the database URL). …_FILE names a file with it."`
 	NATSURL     string `name:"nats-url" env:"${ENV}_NATS_URL,PILLARBOX_NATS_URL" default:"nats://127.0.0.1:4222" help:"NATS servers, as nats://user:password@host:port, several separated by commas. …_FILE names a file with it."`
 	DBConns     int    `name:"database-connections" env:"${ENV}_DATABASE_CONNECTIONS" default:"8" help:"Most open database connections of this process (2 to 1000)."`
+	NATSMonitor string `name:"nats-monitor-url" env:"PILLARBOX_NATS_MONITOR_URL" placeholder:"URL" help:"Monitoring address of the NATS server, as http://host:8222: with it the checks see whether the server fsyncs each write."`
 	Admin       string `name:"admin" env:"${ENV}_ADMIN" default:"${admin}" help:"Listen address of /live, /ready and /metrics, host:port."`
+	Strictness  `embed:""`
 	Logging     `embed:""`
 }
 
@@ -122,6 +124,7 @@ func (p Program[C]) check(c Connection, apiAddr string) error {
 	check(isPostgres(c.DatabaseURL), env+"_DATABASE_URL or PILLARBOX_DATABASE_URL", "must be set to postgres://user:password@host:port/name")
 	check(c.MigrateURL == "" || isPostgres(c.MigrateURL), env+"_MIGRATE_URL", "must be postgres://user:password@host:port/name")
 	check(isNATS(c.NATSURL), env+"_NATS_URL or PILLARBOX_NATS_URL", "must be nats://user:password@host:port, or several of these separated by commas")
+	check(c.NATSMonitor == "" || isHTTP(c.NATSMonitor), "PILLARBOX_NATS_MONITOR_URL", "must be http://host:port")
 	check(c.DBConns >= 2 && c.DBConns <= 1000, env+"_DATABASE_CONNECTIONS", "must be 2 to 1000")
 	check(isAddress(c.Admin), env+"_ADMIN", "must be host:port")
 	check(p.HTTP == "" || isAddress(apiAddr), env+"_HTTP", "must be host:port")
@@ -138,6 +141,11 @@ func isNATS(servers string) bool {
 		}
 	}
 	return true
+}
+
+func isHTTP(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
 func isAddress(hostPort string) bool {
@@ -195,11 +203,21 @@ func (p Program[C]) work(ctx context.Context, c Connection, apiAddr string, sett
 		return err
 	}
 
+	subjects := []Subject{{Name: p.Name, Migrations: p.Migrations, Settings: settings, DB: d.DB, Broker: d.Broker}}
+	look := Look{Monitor: c.NATSMonitor}
+	if c.Strict {
+		if err := p.refuse(ctx, c, subjects, look, d.Log); err != nil {
+			return err
+		}
+	}
 	service, err := p.New(settings, d)
 	if err != nil {
 		return err
 	}
 	stages := []Stage{{"service", service.Run}}
+	if !c.Strict {
+		stages = append([]Stage{Warn(subjects, look, d.Log, nil)}, stages...)
+	}
 	if handler := service.Handler(); handler != nil {
 		api, err := httpserver.Listen(httpserver.Config{Addr: apiAddr}, handler, d.Log)
 		if err != nil {
@@ -215,6 +233,18 @@ func (p Program[C]) work(ctx context.Context, c Connection, apiAddr string, sett
 	d.Log.InfoContext(ctx, "started")
 	defer logStopped(ctx, d.Log)
 	return RunStages(ctx, stages...)
+}
+
+// refuse is Refuse on a connection of its own: what it tries out and is refused is not worth a line in the log.
+func (p Program[C]) refuse(ctx context.Context, c Connection, subjects []Subject, l Look, log *slog.Logger) error {
+	conn, err := broker.Connect(broker.Config{URL: c.NATSURL, Name: "pillarbox-" + p.Name}, logs.Discard())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	own := subjects[0]
+	own.Broker = conn
+	return Refuse(ctx, []Subject{own}, l, log, nil)
 }
 
 func stopping(context.Context) error { return errors.New("stopping") }

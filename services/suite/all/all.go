@@ -34,12 +34,20 @@ func (s Settings) Validate() error {
 type Entry struct {
 	Name       string
 	Migrations fs.FS
+	Settings   any // the service's Config
 	New        func(boot.Deps) (boot.Service, error)
 }
 
 // Names are the names of all services.
 func Names() []string {
 	return []string{storesvc.Name, mailersvc.Name, auditsvc.Name, loyaltysvc.Name}
+}
+
+// AdminAddress is the default admin address of a service's own program.
+func AdminAddress(service string) string {
+	return map[string]string{
+		storesvc.Name: "127.0.0.1:9080", auditsvc.Name: "127.0.0.1:9081", loyaltysvc.Name: "127.0.0.1:9082", mailersvc.Name: "127.0.0.1:9083",
+	}[service]
 }
 
 // Entries returns the services, the one that takes work in first: they are
@@ -51,9 +59,10 @@ func (s Settings) Entries() []Entry {
 		auditsvc.Name:   func(d boot.Deps) (boot.Service, error) { return auditsvc.New(s.Audit, auditsvc.Deps(d)) },
 		loyaltysvc.Name: func(d boot.Deps) (boot.Service, error) { return loyaltysvc.New(s.Loyalty, loyaltysvc.Deps(d)) },
 	}
+	settings := map[string]any{storesvc.Name: s.Store, mailersvc.Name: s.Mailer, auditsvc.Name: s.Audit, loyaltysvc.Name: s.Loyalty}
 	var entries []Entry
 	for _, name := range Names() {
-		entries = append(entries, Entry{Name: name, Migrations: migrations.Of(name), New: build[name]})
+		entries = append(entries, Entry{Name: name, Migrations: migrations.Of(name), Settings: settings[name], New: build[name]})
 	}
 	return entries
 }

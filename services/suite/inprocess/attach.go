@@ -37,6 +37,7 @@ type Attached struct {
 	Alone bool
 	// Suite: a suite runs there. (Neither: it is another command that has the folder open.)
 	Suite  bool
+	Admin  string // the suite's admin address
 	opened parts
 }
 
@@ -141,7 +142,7 @@ func attachRunning(ctx context.Context, dir string, log *slog.Logger) (*Attached
 	if strconv.Itoa(run.PID) != strings.TrimSpace(string(holder)) {
 		return nil, fmt.Errorf("%w: run.json is that of process %d", ErrInUse, run.PID)
 	}
-	a := &Attached{Suite: run.HTTP != ""}
+	a := &Attached{Suite: run.HTTP != "", Admin: run.Admin}
 	if err := a.connect(ctx, broker.Config{URL: run.NATSURL, Token: run.NATSToken}, log); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInUse, err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/broker/embedded"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/doctor"
 	"github.com/pillarbox/pillarbox/shared/httpserver"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
@@ -35,6 +36,8 @@ type Config struct {
 	HTTP     string // listen address of the API
 	Admin    string // listen address of the admin port
 	Settings all.Settings
+	// Strict: nothing starts when the checks of suite doctor find something wrong.
+	Strict bool
 }
 
 // Suite is a running suite.
@@ -130,11 +133,17 @@ func assemble(ctx context.Context, c Config, log *slog.Logger, checks *admin.Che
 	}
 	opened.add(func() error { server.Stop(); return nil })
 
-	services, err := buildServices(ctx, c, broker.Config{Server: server, Token: run.NATSToken}, checks, func(service string) boot.Deps {
+	services, subjects, err := buildServices(ctx, c, broker.Config{Server: server, Token: run.NATSToken}, checks, func(service string) boot.Deps {
 		return boot.Deps{Log: log.With(logs.Service, service), Registry: boot.Registerer(registry, service)}
 	}, opened)
 	if err != nil {
 		return nil, nil, err
+	}
+	examineFolder := func(r *doctor.Report) { ExamineFolder(c.Data, r) }
+	if c.Strict {
+		if err := boot.Refuse(ctx, subjects, boot.Look{Syncs: true}, log, examineFolder); err != nil {
+			return nil, nil, err
+		}
 	}
 	handler, err := all.Handler(services)
 	if err != nil {
@@ -152,6 +161,9 @@ func assemble(ctx context.Context, c Config, log *slog.Logger, checks *admin.Che
 	opened.add(func() error { return removeRunFile(c.Data) })
 
 	stages := []boot.Stage{{Name: "api port", Run: api.Run}}
+	if !c.Strict {
+		stages = append(stages, boot.Warn(subjects, boot.Look{Syncs: true}, log, examineFolder))
+	}
 	for _, name := range all.Names() {
 		stages = append(stages, boot.Stage{Name: name, Run: services[name].Run})
 	}
@@ -161,7 +173,7 @@ func assemble(ctx context.Context, c Config, log *slog.Logger, checks *admin.Che
 
 // buildServices opens the four databases at once, since each waits for its own
 // disk flushes, and builds the services on them.
-func buildServices(ctx context.Context, c Config, connection broker.Config, checks *admin.Checks, deps func(string) boot.Deps, opened *parts) (map[string]boot.Service, error) {
+func buildServices(ctx context.Context, c Config, connection broker.Config, checks *admin.Checks, deps func(string) boot.Deps, opened *parts) (map[string]boot.Service, []boot.Subject, error) {
 	if c.Settings.Mailer.Pickup == "" {
 		c.Settings.Mailer.Pickup = filepath.Join(c.Data, "pickup")
 	}
@@ -186,25 +198,28 @@ func buildServices(ctx context.Context, c Config, connection broker.Config, chec
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
-	services := map[string]boot.Service{}
+	services, subjects := map[string]boot.Service{}, []boot.Subject{}
 	for i, e := range entries {
 		d := deps(e.Name)
 		d.DB = databases[i]
 		connection.Name = "pillarbox-" + e.Name
 		if d.Broker, err = broker.Connect(connection, d.Log); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		connected := d.Broker
 		opened.add(func() error { connected.Close(); return nil })
 		if services[e.Name], err = e.New(d); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		subjects = append(subjects, boot.Subject{
+			Name: e.Name, Migrations: e.Migrations, Settings: e.Settings, DB: d.DB, Broker: d.Broker,
+		})
 		boot.Watch(checks, e.Name, services[e.Name])
 	}
-	return services, nil
+	return services, subjects, nil
 }
 
 // waitReady returns when every check passes, or with what hinders it.

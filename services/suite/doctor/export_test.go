@@ -1,0 +1,4 @@
+package doctor
+
+// GroupTime is for tests.
+var GroupTime = groupTime
