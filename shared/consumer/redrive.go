@@ -53,7 +53,8 @@ func (c *Consumer) compete(ctx, work context.Context, l *lease.Lease) {
 	go func() {
 		defer close(ended)
 		for sleep(ctx, jitter(c.Sweep)) {
-			if id, err := c.runningRedrive(ctx); err == nil && id == "" {
+			// In mode single the one that consumes is the one that redrives.
+			if id, err := c.runningRedrive(ctx); err == nil && id == "" || c.seat.standsBy() {
 				over()
 			}
 		}
