@@ -110,6 +110,7 @@ type Intake struct {
 	metrics *metrics
 	clock   clock
 	queue   chan *request
+	turn    chan struct{} // capacity 1: held by the committer that takes a group
 	shelf   *shelf
 	// guards stopped and the closing of queue against senders
 	mu      sync.RWMutex
@@ -127,7 +128,7 @@ func New(c Config, d Deps) (*Intake, error) {
 	default:
 		return nil, fmt.Errorf("intake: unknown mode %q", c.Mode)
 	}
-	in := &Intake{config: c, deps: d, clock: clock{db: d.DB}, queue: make(chan *request, c.Queue), shelf: newShelf(c.FlushCount)}
+	in := &Intake{config: c, deps: d, clock: clock{db: d.DB}, queue: make(chan *request, c.Queue), turn: make(chan struct{}, 1), shelf: newShelf(c.FlushCount)}
 	var err error
 	in.metrics, err = newMetrics(d.Registry, func() float64 { return float64(len(in.queue)) }, in.shelf.size)
 	if err != nil {
