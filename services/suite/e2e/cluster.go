@@ -41,6 +41,8 @@ type ClusterConfig struct {
 	Binaries Binaries
 	Replicas int // of every service
 	Env      []string
+	// Subscriber is one more user of NATS, as an operator adds one for a subscriber of his own; empty: none.
+	Subscriber string
 }
 
 // Cluster is the line as people deploy it: PostgreSQL, a NATS server and the
@@ -117,9 +119,13 @@ func (c *Cluster) startNATS(ctx context.Context) (err error) {
 	if c.natsPort, err = FreePort(); err != nil {
 		return err
 	}
+	config, err := c.natsConfig()
+	if err != nil {
+		return err
+	}
 	c.NATS = &Process{
 		Name: "nats", Path: c.Config.Binaries.path("nats-server"),
-		Args: []string{"-c", filepath.Join(deploy(), "nats.conf"), "-a", "127.0.0.1", "-p", fmt.Sprint(c.natsPort)},
+		Args: []string{"-c", config, "-a", "127.0.0.1", "-p", fmt.Sprint(c.natsPort)},
 		Env:  []string{"NATS_STORE_DIR=" + c.NATSStore(), "NATS_OPERATOR_PASSWORD=" + password},
 		Log:  filepath.Join(c.Config.Dir, "nats.log"), Ready: dialable(c.natsPort),
 	}
@@ -127,6 +133,26 @@ func (c *Cluster) startNATS(ctx context.Context) (err error) {
 		c.NATS.Env = append(c.NATS.Env, "NATS_"+strings.ToUpper(service)+"_PASSWORD="+password)
 	}
 	return c.NATS.Run(ctx)
+}
+
+// natsConfig is the shipped configuration, with the subscriber's user when there is one.
+func (c *Cluster) natsConfig() (string, error) {
+	shipped := filepath.Join(deploy(), "nats.conf")
+	name := c.Config.Subscriber
+	if name == "" {
+		return shipped, nil
+	}
+	text, err := os.ReadFile(shipped)
+	if err != nil {
+		return "", err
+	}
+	const end = "\n  ]\n"
+	line := fmt.Sprintf("\n    {user: %s, password: %s, permissions: {publish: $READ, subscribe: \"_INBOX.pillarbox-%s.>\"}}", name, password, name)
+	if strings.Count(string(text), end) != 1 {
+		return "", errors.New("nats.conf has no end of the users where one was expected")
+	}
+	config := filepath.Join(c.Config.Dir, "nats.conf")
+	return config, os.WriteFile(config, []byte(strings.Replace(string(text), end, line+end, 1)), 0o600)
 }
 
 // NATSStore is the folder of the broker's files.

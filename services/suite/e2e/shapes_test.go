@@ -122,10 +122,17 @@ func startSuite(t *testing.T) e2e.Line {
 // processes; they are stopped as an operator would at the end of the test.
 func startCluster(t *testing.T, replicas int, env ...string) *e2e.Cluster {
 	t.Helper()
+	return startClusterOf(t, e2e.ClusterConfig{Replicas: replicas, Env: env})
+}
+
+// startClusterOf is startCluster with everything that can be said of a cluster but its folder and programs.
+func startClusterOf(t *testing.T, config e2e.ClusterConfig) *e2e.Cluster {
+	t.Helper()
 	b, err := binaries()
 	require.NoError(t, err)
 	dir := t.TempDir()
-	cluster, err := e2e.NewCluster(t.Context(), e2e.ClusterConfig{Dir: dir, Binaries: b, Replicas: replicas, Env: env})
+	config.Dir, config.Binaries = dir, b
+	cluster, err := e2e.NewCluster(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, cluster.Close())
