@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
@@ -27,6 +28,9 @@ const (
 	orphanPage  = 500
 	baselineAge = 3 * time.Second
 	gapAge      = 10 * time.Second
+	// routeAge is both for events that came along a route: those before hand events on in the order in which
+	// they finish them, so the predecessor may still come though everything in the stream is acknowledged.
+	routeAge = time.Minute
 	// warnLimit bounds the memory of, and warnBurst the lines about, gaps per pass.
 	warnLimit, warnBurst = 1000, 10
 )
@@ -35,8 +39,9 @@ const (
 // its predecessor is neither applied nor stored.
 type orphan struct {
 	row
-	lane int64
-	age  time.Duration
+	lane   int64
+	age    time.Duration
+	routed bool // it came along a route
 }
 
 // findOrphans looks at a page of orphans. That a predecessor is not here proves
@@ -64,7 +69,7 @@ func (c *Consumer) findOrphans(ctx, work context.Context) error {
 	var newcomers []orphan
 	for _, p := range page {
 		o.cursor = p.orderID
-		if p.sequence > floor {
+		if p.sequence > floor || p.routed && p.age < routeAge {
 			continue
 		}
 		if p.lane == 0 && p.sequence > 0 && !o.known[p.orderID] {
@@ -85,7 +90,8 @@ func (c *Consumer) findOrphans(ctx, work context.Context) error {
 func (c *Consumer) orphanPage(ctx context.Context) ([]orphan, error) {
 	now := c.db.Dialect().Now()
 	rows, err := c.db.Read().QueryContext(ctx, `
-		SELECT p.event_id, p.order_id, p.version, p.stream_sequence, coalesce(l.version, 0), `+now+` - p.created_at
+		SELECT p.event_id, p.order_id, p.version, p.stream_sequence, coalesce(l.version, 0), `+now+` - p.created_at,
+			CASE WHEN p.headers LIKE '%"`+events.HeaderRoute+`"%' THEN 1 ELSE 0 END
 		FROM parked p LEFT JOIN lanes l ON l.order_id = p.order_id
 		WHERE p.state = 'waiting' AND p.order_id > $1 AND p.version > coalesce(l.version, 0) + 1
 			AND p.created_at <= `+now+` - $2
@@ -98,10 +104,11 @@ func (c *Consumer) orphanPage(ctx context.Context) ([]orphan, error) {
 	var page []orphan
 	err = each(rows, func() error {
 		var p orphan
-		var age int64
-		if err := rows.Scan(&p.eventID, &p.orderID, &p.version, &p.sequence, &p.lane, &age); err != nil {
+		var age, routed int64
+		if err := rows.Scan(&p.eventID, &p.orderID, &p.version, &p.sequence, &p.lane, &age, &routed); err != nil {
 			return err
 		}
+		p.routed = routed != 0
 		p.age = time.Duration(age) * time.Microsecond
 		page = append(page, p)
 		return nil

@@ -70,13 +70,17 @@ func TestBaseline(t *testing.T) {
 		b.store("no-sequence", 5, 0, time.Minute, old)
 		b.lane("begun", 2)
 		b.store("begun", 5, 9, time.Minute, old)
+		b.store("handed-on", 5, 9, 30*time.Second, old)
+		b.exec(`UPDATE parked SET headers = '{"Pillarbox-Route":["loyalty"]}' WHERE order_id = 'handed-on'`)
 		b.start(consumer.Apply(record))
 		b.eventually(t, func() bool { return b.versions("proved") == "5 6" }, "begins with version 5")
-		for _, order := range []string{"under-way", "fresh", "young", "no-sequence", "begun"} {
+		for _, order := range []string{"under-way", "fresh", "young", "no-sequence", "begun", "handed-on"} {
 			require.Empty(t, b.versions(order), order)
 		}
 		b.stream.floor.Store(11)
 		b.eventually(t, func() bool { return b.versions("under-way") == "5" }, "proved later")
+		b.exec(`UPDATE parked SET created_at = created_at - 60000000 WHERE order_id = 'handed-on'`)
+		b.eventually(t, func() bool { return b.versions("handed-on") == "5" }, "late, since the floor proves less")
 		require.Equal(t, 4, b.parked("waiting"))
 	})
 }
@@ -109,9 +113,17 @@ func TestGapIsReported(t *testing.T) {
 		b.store("held", 3, 6, time.Minute, time.Now())
 		b.lane("under-way", 1)
 		b.store("under-way", 3, 101, time.Minute, time.Now())
+		for _, order := range []string{"handed-on", "handed-on-long-ago"} { // the predecessor may still be with the consumer before
+			b.lane(order, 1)
+			b.store(order, 3, 9, 30*time.Second, time.Now())
+		}
+		b.exec(`UPDATE parked SET headers = '{"Pillarbox-Route":["loyalty"]}' WHERE order_id LIKE 'handed-on%'`)
+		b.exec(`UPDATE parked SET created_at = created_at - 60000000 WHERE order_id = 'handed-on-long-ago'`)
 		r := b.start(consumer.Apply(record))
+		b.eventually(t, func() bool { return r.Status().GapOrders == 2 }, "two gaps")
+		b.stream.publish(event("handed-on-long-ago", 2))
 		b.eventually(t, func() bool { return r.Status().GapOrders == 1 }, "one gap")
-		require.Equal(t, 4, r.Status().Waiting)
+		require.Equal(t, 5, r.Status().Waiting)
 		require.Equal(t, 1, r.Status().Dead)
 		require.Greater(t, r.Status().OldestWaiting, 50*time.Second)
 		b.stream.publish(event("lost", 2)) // found again

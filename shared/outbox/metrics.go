@@ -17,7 +17,7 @@ type metrics struct {
 	published, batches, conflicts, refilled, errors, full prometheus.Counter
 	replayed                                              prometheus.Counter
 	waiting, oldest, dead, leader, refilling              prometheus.Gauge
-	purgeBlocked                                          prometheus.Gauge
+	purgeBlocked, sequence                                prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -41,6 +41,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		dead:      gauge("outbox_dead_rows", "Events that the broker refuses for ever."),
 		leader:    gauge("relay_leader", "1 while this replica relays."),
 		refilling: gauge("relay_refilling", "1 while this replica refills what the broker lost."),
+		sequence:  gauge("relay_stream_sequence", "Last sequence of the stream as the relay saw it within the last second or two."),
 		purgeBlocked: gauge("relay_purge_blocked",
 			"1 while a registered consumer that is missing or was reset stops the purge of the stream."),
 	}

@@ -157,6 +157,7 @@ func (l *leader) compare(ctx context.Context) error {
 	}
 	if err == nil {
 		l.compared, l.reconnects = at, reconnects
+		l.r.metrics.sequence.Set(float64(stream.LastSeq))
 		l.highest, l.held = max(l.highest, stream.LastSeq), int64(stream.Bytes)
 	}
 	return err
