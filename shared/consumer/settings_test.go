@@ -29,14 +29,16 @@ func TestSettingsOfAServiceHaveItsPrefix(t *testing.T) {
 	}
 	require.Equal(t, 14, c.Subscriber("x").MaxInFlight, "a full group for each worker")
 	require.True(t, c.Consumer("x", true).Ordered)
+	c.Mode = consumer.ModeSingle
+	require.Equal(t, 7, c.Subscriber("x").MaxInFlight, "one group at a time")
 }
 
 func TestSettingsListEveryProblem(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, consumer.Settings{}.Validate("P_"), "the zero value works")
-	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, From: "yesterday"}
+	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, ReadyAge: 1, From: "yesterday", Mode: "solo", Lease: time.Hour}
 	err := bad.Validate("P_")
-	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "FROM"} {
+	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "READY_AGE", "FROM", "MODE", "LEASE"} {
 		require.ErrorContains(t, err, "P_"+name+" must be")
 	}
 	for _, from := range []string{"start", "now", "2026-01-31T00:00:00Z", "2026-01-31T01:00:00.5+01:00"} {

@@ -46,6 +46,7 @@ type Service struct {
 	subscriber *broker.Subscriber
 	subscribed atomic.Bool // since the start, once
 	registrar  *outbox.Registrar
+	lag        *consumer.Lag
 	handler    http.Handler
 }
 
@@ -77,7 +78,11 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	return &Service{db: d.DB, consumer: k, subscriber: subscriber, registrar: registrar, handler: httpapi.New(auditlog.New(d.DB), d.Log)}, nil
+	lag, err := consumer.NewLag(consumer.LagConfig{Name: Name, Limit: c.WithDefaults().ReadyAge}, d.Broker, d.DB, d.Log, d.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	return &Service{db: d.DB, consumer: k, subscriber: subscriber, registrar: registrar, lag: lag, handler: httpapi.New(auditlog.New(d.DB), d.Log)}, nil
 }
 
 // Handler is the service's HTTP API.
@@ -96,6 +101,7 @@ func (s *Service) Run(ctx context.Context) error {
 	registering, stop := context.WithCancel(ctx)
 	var helper sync.WaitGroup
 	helper.Go(func() { s.registrar.Run(registering) })
+	helper.Go(func() { s.lag.Run(registering) })
 	err := s.consumer.Run(ctx)
 	stop()
 	helper.Wait()
@@ -116,6 +122,9 @@ func (s *Service) Ready(ctx context.Context) error {
 	}
 	if status.StandsBy { // and has no subscription
 		return nil
+	}
+	if err := s.lag.Ready(); err != nil {
+		return err
 	}
 	// A start counts once events come. After that a broker that is away is no reason to
 	// turn queries away.

@@ -29,6 +29,7 @@ type backlog struct {
 	db       *database.DB
 	log      *slog.Logger
 	last     atomic.Pointer[outbox.Status]
+	since    atomic.Int64  // when the first count was, in nanoseconds
 	admitted atomic.Int64  // since last was read
 	recount  chan struct{} // capacity 1
 }
@@ -50,6 +51,8 @@ func (b *backlog) admit() error {
 	return nil
 }
 
+// ready: an age counts from the first look on, so that a process that starts on an old backlog, because the broker
+// was away, has the time of the limit to publish it.
 func (b *backlog) ready() error {
 	last := b.last.Load()
 	switch {
@@ -57,7 +60,7 @@ func (b *backlog) ready() error {
 		return errors.New("outbox is not read yet")
 	case last.Waiting+last.Dead >= b.limit:
 		return fmt.Errorf("outbox holds %d events, its limit is %d", last.Waiting+last.Dead, b.limit)
-	case last.OldestAge > b.maxAge:
+	case last.OldestAge > b.maxAge && time.Since(time.Unix(0, b.since.Load())) > b.maxAge:
 		return fmt.Errorf("oldest event waits for %s", last.OldestAge.Round(time.Second))
 	}
 	return nil
@@ -96,6 +99,7 @@ func (b *backlog) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.since.CompareAndSwap(0, time.Now().UnixNano())
 	b.last.Store(&status)
 	b.admitted.Add(-before) // those are counted now, except what still waits for its transaction
 	return nil

@@ -22,7 +22,7 @@ type Config struct {
 	BodyBudget       int64         `name:"body-budget" env:"PILLARBOX_STORE_BODY_BUDGET" default:"67108864" help:"Most bytes of all request bodies in memory at once; more are answered 503 (2097152 to 17179869184)."`
 	BatchBody        int64         `name:"batch-body" env:"PILLARBOX_STORE_BATCH_BODY" default:"8388608" help:"Largest body of a batch of orders in bytes; half of the body budget where that is less (1048576 to 67108864)."`
 	OutboxLimit      int64         `name:"outbox-limit" env:"PILLARBOX_STORE_OUTBOX_LIMIT" default:"1000000" help:"Most events that wait for the broker; above it writes are answered 503 (1 to 100000000)."`
-	OutboxMaxAge     time.Duration `name:"outbox-max-age" env:"PILLARBOX_STORE_OUTBOX_MAX_AGE" default:"5m" help:"Age of the oldest waiting event above which the service is not ready (1s to 24h)."`
+	OutboxMaxAge     time.Duration `name:"outbox-max-age" env:"PILLARBOX_STORE_OUTBOX_MAX_AGE" default:"1h" help:"Time for which this process may see the oldest event wait for the broker before it counts as not ready (1s to 24h)."`
 	KeyRetention     time.Duration `name:"key-retention" env:"PILLARBOX_STORE_KEY_RETENTION" default:"48h" help:"Time that answers to idempotency keys are kept (24h to 8760h)."`
 	StreamMaxBytes   int64         `name:"stream-max-bytes" env:"PILLARBOX_STORE_STREAM_MAX_BYTES" default:"1073741824" help:"Size of the event stream in bytes; a full one stops the relay (1048576 to 1099511627776)."`
 	StreamReplicas   int           `name:"stream-replicas" env:"PILLARBOX_STORE_STREAM_REPLICAS" default:"1" help:"Copies of the event stream in the broker's cluster (1, 3 or 5)."`
@@ -48,7 +48,7 @@ func (c Config) withDefaults() Config {
 	orElse(&c.BodyBudget, 64<<20)
 	orElse(&c.BatchBody, 8<<20)
 	orElse(&c.OutboxLimit, 1_000_000)
-	orElse(&c.OutboxMaxAge, 5*time.Minute)
+	orElse(&c.OutboxMaxAge, time.Hour)
 	orElse(&c.KeyRetention, 48*time.Hour)
 	orElse(&c.StreamMaxBytes, 1<<30)
 	orElse(&c.StreamReplicas, 1)
