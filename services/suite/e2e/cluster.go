@@ -127,7 +127,7 @@ func (c *Cluster) startNATS(ctx context.Context) (err error) {
 		Name: "nats", Path: c.Config.Binaries.path("nats-server"),
 		Args: []string{"-c", config, "-a", "127.0.0.1", "-p", fmt.Sprint(c.natsPort)},
 		Env:  []string{"NATS_STORE_DIR=" + c.NATSStore(), "NATS_OPERATOR_PASSWORD=" + password},
-		Log:  filepath.Join(c.Config.Dir, "nats.log"), Ready: dialable(c.natsPort),
+		Log:  filepath.Join(c.Config.Dir, "nats.log"), Ready: Dialable(c.natsPort),
 	}
 	for _, service := range all.Names() {
 		c.NATS.Env = append(c.NATS.Env, "NATS_"+strings.ToUpper(service)+"_PASSWORD="+password)

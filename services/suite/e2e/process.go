@@ -223,8 +223,8 @@ func ReadyAt(admin string) func(context.Context) error {
 	}
 }
 
-// dialable reports whether a loopback port takes connections.
-func dialable(port int) func(context.Context) error {
+// Dialable reports whether a loopback port takes connections.
+func Dialable(port int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
