@@ -9,18 +9,22 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/pillarbox/pillarbox/services/internal/boot"
+	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
 	"github.com/pillarbox/pillarbox/services/suite/all"
 	"github.com/pillarbox/pillarbox/services/suite/demo"
 	"github.com/pillarbox/pillarbox/services/suite/doctor"
 	"github.com/pillarbox/pillarbox/services/suite/queue"
+	"github.com/pillarbox/pillarbox/services/suite/unhandled"
 )
 
 // commands is the table of subcommands, one file each.
 type commands struct {
-	Run    runCommand     `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
-	Queue  queue.Commands `cmd:"" help:"Look at queues and work on them: of a running suite, of its folder, or of any NATS server."`
-	Doctor doctor.Command `cmd:"" help:"Look for what endangers the promises: in a suite's folder, running or not, or at the separate services."`
-	Demo   demo.Command   `cmd:"" help:"Show what a dispatch strategy does: three workers of 1, 2 and 3 time units and nine messages, who handled what from when to when."`
+	Run    runCommand       `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
+	Queue  queue.Commands   `cmd:"" help:"Look at queues and work on them: of a running suite, of its folder, or of any NATS server."`
+	Parked unhandled.Parked `cmd:"" help:"Look at events that wait, and settle them: through the admin port of a running suite or service, or in a suite's folder."`
+	Dead   unhandled.Dead   `cmd:"" help:"Look at dead letters, drop them or do them again: through the admin port of a running suite or service, or in a suite's folder."`
+	Doctor doctor.Command   `cmd:"" help:"Look for what endangers the promises: in a suite's folder, running or not, or at the separate services."`
+	Demo   demo.Command     `cmd:"" help:"Show what a dispatch strategy does: three workers of 1, 2 and 3 time units and nine messages, who handled what from when to when."`
 }
 
 func main() {
@@ -29,7 +33,7 @@ func main() {
 		Program:     "suite",
 		Description: "Pillarbox: an order in, exactly one e-mail, one audit record and one credit out. Settings are flags or environment variables.",
 		Services:    all.Names(),
-		Secrets:     []string{"PILLARBOX_NATS_URL"},
+		Secrets:     append([]string{"PILLARBOX_NATS_URL"}, mailersvc.Secrets()...),
 		Besides: func(command string) []string {
 			if command == "doctor" {
 				return doctor.EnvNames()

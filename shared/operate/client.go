@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"strings"
@@ -64,10 +63,23 @@ func Local(service string, handler http.Handler, who string) *Client {
 type local struct{ handler http.Handler }
 
 func (l local) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer := httptest.NewRecorder()
+	answer := &answer{header: http.Header{}, status: http.StatusOK}
 	l.handler.ServeHTTP(answer, r)
-	return answer.Result(), nil
+	return &http.Response{
+		Status: http.StatusText(answer.status), StatusCode: answer.status, Header: answer.header, Body: io.NopCloser(&answer.body),
+	}, nil
 }
+
+// answer keeps what a handler writes.
+type answer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(status int)      { a.status = status }
+func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
 
 // Parked is a page of parked events.
 func (c *Client) Parked(ctx context.Context, order, state, after string, limit int) (Page[consumer.ParkedEvent], error) {

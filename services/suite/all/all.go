@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"strings"
 
@@ -14,6 +15,8 @@ import (
 	"github.com/pillarbox/pillarbox/services/loyalty/loyaltysvc"
 	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
 	"github.com/pillarbox/pillarbox/services/store/storesvc"
+	"github.com/pillarbox/pillarbox/shared/consumer"
+	"github.com/pillarbox/pillarbox/shared/database"
 )
 
 // Settings are the settings of all services, as each service's own program
@@ -41,6 +44,14 @@ type Entry struct {
 // Names are the names of all services.
 func Names() []string {
 	return []string{storesvc.Name, mailersvc.Name, auditsvc.Name, loyaltysvc.Name}
+}
+
+// Operators are the services with parked events and dead letters, by name: what a person may do with these on a
+// database that no service works on.
+func Operators() map[string]func(*database.DB, *slog.Logger) *consumer.Operator {
+	return map[string]func(*database.DB, *slog.Logger) *consumer.Operator{
+		mailersvc.Name: mailersvc.Operator, auditsvc.Name: auditsvc.Operator, loyaltysvc.Name: loyaltysvc.Operator,
+	}
 }
 
 // AdminAddress is the default admin address of a service's own program.

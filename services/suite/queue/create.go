@@ -67,10 +67,10 @@ func (c *createCommand) do(ctx context.Context, w *work) error {
 		if err != nil {
 			return err
 		}
-		return w.object(record)
+		return w.Object(record)
 	}
 	if !made {
-		return w.line("queue %s exists already", queue)
+		return w.Line("queue %s exists already", queue)
 	}
-	return w.line("queue %s made", queue)
+	return w.Line("queue %s made", queue)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/suite/all"
 	"github.com/pillarbox/pillarbox/services/suite/inprocess"
 	"github.com/pillarbox/pillarbox/services/suite/queue"
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/broker/brokertest"
 	"github.com/pillarbox/pillarbox/shared/logs"
@@ -122,7 +123,7 @@ func (p *place) do(c call, args ...string) (out, notes string, err error) {
 		Queue queue.Commands `cmd:""`
 	}
 	var outBuffer, errBuffer bytes.Buffer
-	s := &queue.Streams{
+	s := &terminal.Streams{
 		In: strings.NewReader(c.in), Out: c.out, Err: &errBuffer, Stop: c.stop, Person: c.person, Screen: c.screen,
 	}
 	if s.Out == nil {

@@ -27,7 +27,7 @@ func (c *infoCommand) do(ctx context.Context, w *work) error {
 		return err
 	}
 	if w.json {
-		return w.object(r)
+		return w.Object(r)
 	}
 	limit := "unlimited"
 	if r.MaxBytes > 0 {
@@ -45,7 +45,7 @@ func (c *infoCommand) do(ctx context.Context, w *work) error {
 		{"generation", strconv.FormatInt(r.Generation, 10)},
 		{"made", r.CreatedAt.Format(time.RFC3339)},
 	}
-	if err := w.table(facts); err != nil || len(r.Consumers) == 0 {
+	if err := w.Table(facts); err != nil || len(r.Consumers) == 0 {
 		return err
 	}
 	rows := [][]string{{
@@ -58,8 +58,8 @@ func (c *infoCommand) do(ctx context.Context, w *work) error {
 		}
 		rows = append(rows, append(i.row(), i.Durable, topics, number(i.AckFloor), number(i.Delivered), strconv.Itoa(i.Readers)))
 	}
-	if err := w.bytes([]byte("\n")); err != nil {
+	if err := w.Bytes([]byte("\n")); err != nil {
 		return err
 	}
-	return w.table(rows)
+	return w.Table(rows)
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/shared/broker"
 )
 
@@ -30,7 +31,7 @@ func (c *listCommand) do(ctx context.Context, w *work) error {
 			return err
 		}
 		if w.json {
-			if err := w.object(record); err != nil {
+			if err := w.Object(record); err != nil {
 				return err
 			}
 			continue
@@ -46,10 +47,10 @@ func (c *listCommand) do(ctx context.Context, w *work) error {
 	case w.json:
 		return nil
 	case len(queues) == 0:
-		w.note("there is no queue")
+		w.Note("there is no queue")
 		return nil
 	}
-	return w.table(rows)
+	return w.Table(rows)
 }
 
 func (c *listCommand) queues(ctx context.Context, w *work) ([]broker.QueueInfo, error) {
@@ -139,7 +140,7 @@ func shownAge(at *time.Time) string {
 	if at == nil {
 		return "-"
 	}
-	return ago(time.Since(*at))
+	return terminal.Ago(time.Since(*at))
 }
 
 func (r queueRecord) oldest() string { return shownAge(r.OldestAt) }
@@ -156,7 +157,7 @@ func (r consumerRecord) state() string {
 	case r.PausedUntil != nil && r.PausedUntil.Year() >= untilResumed.Year():
 		return "paused"
 	case r.PausedUntil != nil:
-		return "paused for " + ago(time.Until(*r.PausedUntil))
+		return "paused for " + terminal.Ago(time.Until(*r.PausedUntil))
 	case r.Readers == 0 && r.InFlight == 0:
 		return "nobody reads"
 	}

@@ -1,57 +1,12 @@
 package queue
 
 import (
-	"bytes"
 	"encoding/base64"
-	"encoding/json"
-	"fmt"
-	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
 	"github.com/pillarbox/pillarbox/shared/broker"
 )
-
-// object writes one line of JSON.
-func (s *Streams) object(value any) error {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		return fmt.Errorf("write JSON: %w", err)
-	}
-	return s.bytes(escapeJSON(b.Bytes()))
-}
-
-// line writes one line of text, in which foreign parts are harmless.
-func (s *Streams) line(format string, args ...any) error {
-	return s.bytes([]byte(printable(fmt.Sprintf(format, args...), noLimit) + "\n"))
-}
-
-func (s *Streams) bytes(b []byte) error {
-	if _, err := s.Out.Write(b); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
-}
-
-// table writes rows in columns; the first is the heading.
-func (s *Streams) table(rows [][]string) error {
-	w := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		cells := make([]string, len(row))
-		for i, text := range row {
-			cells[i] = printable(text, cell)
-		}
-		_, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) // Flush has the error
-	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
-}
 
 // messageRecord is a message in JSON.
 type messageRecord struct {
@@ -88,27 +43,4 @@ func idOf(m broker.Stored) string {
 		return ids[0]
 	}
 	return ""
-}
-
-// ago says how long a time is past, in at most two units.
-func ago(d time.Duration) string {
-	d = max(d, 0)
-	switch {
-	case d < time.Second:
-		return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
-	case d < time.Minute:
-		return strconv.FormatInt(int64(d.Seconds()), 10) + "s"
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

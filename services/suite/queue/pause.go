@@ -77,14 +77,14 @@ func (c which) each(ctx context.Context, w *work, done string, until *time.Time,
 			return err
 		}
 		if w.json {
-			err = w.object(struct {
+			err = w.Object(struct {
 				Queue       string     `json:"queue"`
 				Consumer    string     `json:"consumer"`
 				Durable     string     `json:"durable"`
 				PausedUntil *time.Time `json:"paused_until"`
 			}{i.Queue, i.Group, i.Durable, until})
 		} else {
-			err = w.line("%s of %s is %s", i.Group, i.Queue, done)
+			err = w.Line("%s of %s is %s", i.Group, i.Queue, done)
 		}
 		if err != nil {
 			return err

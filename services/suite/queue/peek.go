@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/shared/broker"
 )
 
@@ -54,11 +55,11 @@ func (c *peekCommand) do(ctx context.Context, w *work) error {
 	rows := [][]string{{"SEQUENCE", "AGE", "SUBJECT", "ID", "BYTES", "DATA"}}
 	err = w.Peek(ctx, name, topics, from, c.Count, func(m broker.Stored) error {
 		if w.json {
-			return w.object(recordOf(name, m))
+			return w.Object(recordOf(name, m))
 		}
-		data := string(m.Data[:min(len(m.Data), 8*cell)]) // a table shows no more, so it need not be kept
+		data := string(m.Data[:min(len(m.Data), 8*terminal.Cell)]) // a table shows no more, so it need not be kept
 		rows = append(rows, []string{
-			number(m.Sequence), ago(time.Since(m.StoredAt)), m.Subject, orDash(idOf(m)), strconv.Itoa(len(m.Data)), data,
+			number(m.Sequence), terminal.Ago(time.Since(m.StoredAt)), m.Subject, terminal.OrDash(idOf(m)), strconv.Itoa(len(m.Data)), data,
 		})
 		return nil
 	})
@@ -66,10 +67,10 @@ func (c *peekCommand) do(ctx context.Context, w *work) error {
 	case err != nil || w.json:
 		return err
 	case len(rows) == 1:
-		w.note("there is no message")
+		w.Note("there is no message")
 		return nil
 	}
-	return w.table(rows)
+	return w.Table(rows)
 }
 
 // begin is the sequence of the first message to show, and what the consumer takes.

@@ -46,12 +46,12 @@ func (c *purgeCommand) do(ctx context.Context, w *work) error {
 		return err
 	}
 	if w.json {
-		return w.object(struct {
+		return w.Object(struct {
 			Queue  string `json:"queue"`
 			Purged uint64 `json:"purged"`
 		}{c.Queue, gone})
 	}
-	return w.line("%d messages removed from %s", gone, c.Queue)
+	return w.Line("%d messages removed from %s", gone, c.Queue)
 }
 
 // before is the first sequence that stays. What comes after the look at the queue stays always.

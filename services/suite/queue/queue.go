@@ -11,6 +11,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/shared/broker"
 )
 
@@ -37,7 +38,7 @@ type Commands struct {
 	Remove  removeCommand  `cmd:"" name:"rm" help:"Remove a consumer, also from the store's list, or a whole queue."`
 
 	// Streams replaces standard input, output and error; nil: the process's own.
-	Streams *Streams `kong:"-"`
+	Streams *terminal.Streams `kong:"-"`
 }
 
 // Help is the end of the help of the group.
@@ -60,7 +61,7 @@ func (statuses) Help() string { return statusHelp + "." }
 // work is an open broker and what a command needs to talk to its caller.
 type work struct {
 	*broker.Conn
-	*Streams
+	*terminal.Streams
 	json        bool
 	yes         bool
 	address     Address
@@ -73,9 +74,9 @@ type work struct {
 func (c *Commands) run(do func(context.Context, *work) error) (err error) {
 	w := &work{Streams: c.Streams, json: c.JSON, address: c.Address}
 	if w.Streams == nil {
-		w.Streams = standardStreams()
+		w.Streams = terminal.Standard()
 	}
-	ctx, stop := w.context()
+	ctx, stop := w.Context()
 	defer stop()
 	if err = w.open(ctx); err == nil {
 		err = do(ctx, w)
@@ -86,4 +87,9 @@ func (c *Commands) run(do func(context.Context, *work) error) (err error) {
 		return errors.New("interrupted")
 	}
 	return err
+}
+
+// confirm asks before something is destroyed.
+func (w *work) confirm(ctx context.Context, format string, args ...any) error {
+	return w.Confirm(ctx, w.yes, format, args...)
 }

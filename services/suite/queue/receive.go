@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/shared/broker"
 )
 
@@ -62,7 +63,7 @@ func (c *receiveCommand) do(ctx context.Context, w *work) error {
 		return err
 	}
 	if !i.PausedUntil.IsZero() {
-		w.note("consumer %s is paused until %s", printable(i.Group, cell), i.PausedUntil.Format(time.RFC3339))
+		w.Note("consumer %s is paused until %s", terminal.Printable(i.Group, terminal.Cell), i.PausedUntil.Format(time.RFC3339))
 	}
 	source := &source{w: w, at: i}
 	defer source.close()
@@ -76,7 +77,7 @@ func (c *receiveCommand) do(ctx context.Context, w *work) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("interrupted after %d messages", came)
 		case errors.Is(err, context.DeadlineExceeded) && came > 0:
-			w.note("%d messages came, then none for %s", came, c.Timeout)
+			w.Note("%d messages came, then none for %s", came, c.Timeout)
 			return nil
 		case errors.Is(err, context.DeadlineExceeded):
 			return timedOut{fmt.Sprintf("no message came from %s within %s", c.Topic, c.Timeout)}
@@ -91,7 +92,7 @@ func (c *receiveCommand) do(ctx context.Context, w *work) error {
 			if !c.Follow {
 				return err
 			}
-			w.note("%v", err)
+			w.Note("%v", err)
 		}
 	}
 	return nil
@@ -139,16 +140,16 @@ func (c *receiveCommand) write(w *work, i broker.ConsumerInfo, m broker.Received
 	if w.json {
 		record := recordOf(i.Queue, m.Stored)
 		record.Consumer, record.Deliveries = i.Group, m.Deliveries
-		return w.object(record)
+		return w.Object(record)
 	}
 	data := m.Data
 	if !c.Raw {
 		if w.Screen {
-			data = []byte(escape(string(data), noLimit, "\n\t"))
+			data = []byte(terminal.Escape(string(data), terminal.NoLimit, "\n\t"))
 		}
 		if !bytes.HasSuffix(data, []byte("\n")) {
 			data = append(data[:len(data):len(data)], '\n')
 		}
 	}
-	return w.bytes(data)
+	return w.Bytes(data)
 }

@@ -57,9 +57,9 @@ func (c *removeCommand) removeQueue(ctx context.Context, w *work, q broker.Queue
 		return err
 	}
 	if w.json {
-		return w.object(removed{Queue: q.Name})
+		return w.Object(removed{Queue: q.Name})
 	}
-	return w.line("queue %s removed", q.Name)
+	return w.Line("queue %s removed", q.Name)
 }
 
 // removed is what rm did, in JSON.
@@ -111,12 +111,12 @@ func (c *removeCommand) removeConsumer(ctx context.Context, w *work, q broker.Qu
 		return err
 	}
 	if w.json {
-		return w.object(done)
+		return w.Object(done)
 	}
 	if done.Deregistered {
-		return w.line("consumer %s of %s removed, and from the store's list", done.Consumer, q.Name)
+		return w.Line("consumer %s of %s removed, and from the store's list", done.Consumer, q.Name)
 	}
-	return w.line("consumer %s of %s removed", done.Consumer, q.Name)
+	return w.Line("consumer %s of %s removed", done.Consumer, q.Name)
 }
 
 // ofStore tells a stream that a store's relay looks after: it has a generation.

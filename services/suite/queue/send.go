@@ -53,7 +53,7 @@ func (c *sendCommand) do(ctx context.Context, w *work) (err error) {
 		defer f.Close() // only read from
 		in = f
 	} else if w.Person {
-		w.note("type the message, then Ctrl-D")
+		w.Note("type the message, then Ctrl-D")
 	}
 	publisher := broker.NewPublisher(w.Conn, broker.PublisherConfig{})
 	defer func() { err = errors.Join(err, publisher.Close()) }()
@@ -94,7 +94,7 @@ func (c *sendCommand) send(ctx context.Context, w *work, p *broker.Publisher, da
 		return unsent(err, id, n)
 	}
 	if w.json {
-		return w.object(struct {
+		return w.Object(struct {
 			Queue     string `json:"queue"`
 			Subject   string `json:"subject"`
 			Sequence  uint64 `json:"sequence"`
@@ -104,9 +104,9 @@ func (c *sendCommand) send(ctx context.Context, w *work, p *broker.Publisher, da
 		}{queue, c.Topic, receipt.Sequence, id, receipt.Duplicate, len(data)})
 	}
 	if receipt.Duplicate {
-		return w.line("%s had id %s already, as sequence %d", queue, id, receipt.Sequence)
+		return w.Line("%s had id %s already, as sequence %d", queue, id, receipt.Sequence)
 	}
-	return w.line("sent to %s as sequence %d", queue, receipt.Sequence)
+	return w.Line("sent to %s as sequence %d", queue, receipt.Sequence)
 }
 
 // unsent says whether trying again may make two of one.

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal opens a pseudo-terminal: what a program sees as its terminal, and the person's end of it.
-func terminal(t *testing.T) (program, person *os.File) {
+// pseudoTerminal opens a pseudo-terminal: what a program sees as its terminal, and the person's end of it.
+func pseudoTerminal(t *testing.T) (program, person *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -33,7 +33,7 @@ func terminal(t *testing.T) (program, person *os.File) {
 // ask runs a command at a terminal, types the answer when it is asked, and returns what was on the screen.
 func (p *place) ask(t *testing.T, answer string, args ...string) (screen string, code int) {
 	t.Helper()
-	tty, person := terminal(t)
+	tty, person := pseudoTerminal(t)
 	cmd := p.command(nil, append(args, p.address...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}

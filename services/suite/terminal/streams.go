@@ -1,4 +1,7 @@
-package queue
+// Package terminal is how an operator's command talks to its caller: what it
+// reads and writes, tables and JSON in which foreign text steers no terminal, and
+// the question before something is destroyed.
+package terminal
 
 import (
 	"bufio"
@@ -22,8 +25,8 @@ type Streams struct {
 	Stop     <-chan struct{} // ends the command; nil: SIGINT and SIGTERM do
 }
 
-// standardStreams are those of the process.
-func standardStreams() *Streams {
+// Standard returns those of the process.
+func Standard() *Streams {
 	// A reader that goes away is an error like any other, and not the end of the process: a message that
 	// could not be printed is given back.
 	signal.Ignore(syscall.SIGPIPE)
@@ -38,8 +41,8 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// context ends when the command shall stop; a second signal has its usual effect.
-func (s *Streams) context() (context.Context, context.CancelFunc) {
+// Context ends when the command shall stop; a second signal has its usual effect.
+func (s *Streams) Context() (context.Context, context.CancelFunc) {
 	if s.Stop == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 		context.AfterFunc(ctx, stop)
@@ -56,25 +59,25 @@ func (s *Streams) context() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// note tells a person something that is no result.
-func (s *Streams) note(format string, args ...any) {
+// Note tells a person something that is no result.
+func (s *Streams) Note(format string, args ...any) {
 	_, _ = fmt.Fprintf(s.Err, format+"\n", args...) // there is no better place to complain
 }
 
-// confirm returns nil when what was asked for may be destroyed: on --yes, or when a person types yes.
-func (w *work) confirm(ctx context.Context, format string, args ...any) error {
-	if w.yes {
+// Confirm returns nil when what was asked for may be destroyed: on yes, or when a person types yes.
+func (s *Streams) Confirm(ctx context.Context, yes bool, format string, args ...any) error {
+	if yes {
 		return nil
 	}
-	what := printable(fmt.Sprintf(format, args...), noLimit)
-	if !w.Person {
+	what := Printable(fmt.Sprintf(format, args...), NoLimit)
+	if !s.Person {
 		return fmt.Errorf("not confirmed, nothing was done: %s Without a terminal to ask at, this needs --yes", what)
 	}
-	_, _ = fmt.Fprintf(w.Err, "%s\nType yes to go on: ", what)
+	_, _ = fmt.Fprintf(s.Err, "%s\nType yes to go on: ", what)
 	// Reading cannot be interrupted; after a stop the process ends and the reading with it.
 	answer := make(chan string, 1)
 	go func() {
-		line, _ := bufio.NewReader(io.LimitReader(w.In, 1024)).ReadString('\n') // an error is no yes
+		line, _ := bufio.NewReader(io.LimitReader(s.In, 1024)).ReadString('\n') // an error is no yes
 		answer <- line
 	}()
 	select {

@@ -1,4 +1,4 @@
-package queue
+package terminal
 
 import (
 	"fmt"
@@ -9,16 +9,18 @@ import (
 )
 
 const (
-	noLimit = -1
-	cell    = 60 // characters of a foreign text in a table
+	// NoLimit is for text of any length.
+	NoLimit = -1
+	// Cell is how many characters of a foreign text stand in a table.
+	Cell = 60
 )
 
-// printable returns text in one line in which nothing steers a terminal: control and invisible characters and
+// Printable returns text in one line in which nothing steers a terminal: control and invisible characters and
 // bytes that are no UTF-8 are escaped. It ends in … after limit characters.
-func printable(text string, limit int) string { return escape(text, limit, "") }
+func Printable(text string, limit int) string { return Escape(text, limit, "") }
 
-// escape is printable with characters that stay as they are.
-func escape(text string, limit int, keep string) string {
+// Escape is Printable with characters that stay as they are.
+func Escape(text string, limit int, keep string) string {
 	var b strings.Builder
 	shown := 0
 	for i, r := range text {
