@@ -43,7 +43,7 @@ import (
 type Config struct {
 	Name           string        // consumer name, e.g. "mailer"
 	Topic          string        // default events.TopicOrders
-	From           string        // where it begins, decided at its first start ever: FromStart, FromNow, an RFC 3339 time (its events included), or empty: with what the stream keeps
+	From           From          // where it begins; its first start ever decides
 	Ordered        bool          // keep lanes; otherwise the effect deduplicates by event id
 	Batch          int           // most events in a group. Default 100
 	Workers        int           // groups at a time. Default 2; one in mode single
@@ -77,8 +77,7 @@ func (c Config) Validate() error {
 	check(c.Mode == "" || c.Mode.Valid(), "mode must be group or single")
 	check(c.MaxAttempts >= 0, "attempts must not be negative")
 	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0, "limits of parked rows must not be negative")
-	_, err := parseFrom(c.From)
-	check(err == nil, "from must be start, now or an RFC 3339 time")
+	check(c.From.Valid(), "from must be start, now or an RFC 3339 time")
 	check(c.AfterDeath.Valid(), "after death must be hold or skip")
 	check(c.OutageEvents >= 0 && c.OutageOrders >= 0 && c.OutageAfter >= 0, "numbers that make an outage must not be negative")
 	check(c.Backoff >= 0 && c.MaxBackoff >= 0 && c.Timeout >= 0 && c.Sweep >= 0 && c.Drain >= 0, "durations must not be negative")

@@ -8,11 +8,29 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 )
 
-// Values of Config.From besides a time.
+// From is where a consumer begins: FromStart, FromNow, an RFC 3339 time (events of that time included), or empty:
+// with what the stream still keeps.
+type From string
+
 const (
-	FromStart = "start" // all events that ever were
-	FromNow   = "now"   // those from the first start on
+	FromStart From = "start" // all events that ever were
+	FromNow   From = "now"   // those from the first start on
 )
+
+// Valid reports whether f is one of these.
+func (f From) Valid() bool { _, err := f.time(); return err == nil }
+
+// time is the one that f names; zero for what is no time.
+func (f From) time() (at time.Time, err error) {
+	switch f {
+	case "", FromStart, FromNow:
+		return at, nil
+	}
+	if at, err = time.Parse(time.RFC3339, string(f)); err != nil {
+		return time.Time{}, fmt.Errorf("%q is not start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z", f)
+	}
+	return at.UTC().Truncate(time.Microsecond), nil
+}
 
 // Past is where a consumer asks for events of the past, and learns that no more of them can come
 // (outbox.Registrar).
@@ -21,18 +39,6 @@ type Past interface {
 	Ask(from time.Time)
 	// Complete reports whether all of them were published and acknowledged.
 	Complete() bool
-}
-
-// parseFrom reads a Config.From; a zero time for what is no time of day.
-func parseFrom(text string) (at time.Time, err error) {
-	switch text {
-	case "", FromStart, FromNow:
-		return time.Time{}, nil
-	}
-	if at, err = time.Parse(time.RFC3339, text); err != nil {
-		return at, fmt.Errorf("%q is not start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z", text)
-	}
-	return at.UTC().Truncate(time.Microsecond), nil
 }
 
 // beginning is where this consumer begins, as its first start ever decided.
@@ -56,11 +62,11 @@ func (b beginning) placedBefore() time.Time {
 
 // begin writes, at the first start ever, when that was and where the consumer begins, and reads it.
 func (c *Consumer) begin(ctx context.Context, tx *database.Tx) (b beginning, err error) {
-	at, err := parseFrom(c.From)
+	at, err := c.From.time()
 	if err != nil {
 		return b, err
 	}
-	text, since := c.From, database.Micros(time.Unix(0, 0))
+	text, since := string(c.From), database.Micros(time.Unix(0, 0))
 	if !at.IsZero() {
 		text, since = at.Format(time.RFC3339Nano), database.Micros(at)
 	}

@@ -55,7 +55,7 @@ func TestEventsOfBeforeTheBeginningTakeNoEffect(t *testing.T) {
 				databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
 					b := setup(t, db)
 					b.config.Ordered = ordered
-					b.config.From = from.Format(time.RFC3339Nano)
+					b.config.From = consumer.From(from.Format(time.RFC3339Nano))
 					p := &past{}
 					p.complete.Store(true)
 					b.past = p
@@ -166,7 +166,7 @@ func TestNoBaselineBeforeThePastIsComplete(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
 		b := setup(t, db)
-		b.config.From = time.Now().Add(-time.Minute).Format(time.RFC3339)
+		b.config.From = consumer.From(time.Now().Add(-time.Minute).Format(time.RFC3339))
 		p := &past{}
 		b.past = p
 		b.stream.floor.Store(100)

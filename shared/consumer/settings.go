@@ -20,7 +20,7 @@ type Settings struct {
 	Backoff    time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
 	MaxBackoff time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
 	AfterDeath AfterDeath    `name:"after-death" env:"AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
-	From       string        `name:"from" env:"FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
+	EventsFrom From          `name:"events-from" env:"EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
 	ReadyAge   time.Duration `name:"ready-age" env:"READY_AGE" default:"1h" help:"Time for which this process may see an event wait unhandled before it counts as not ready (1s to 8760h)."`
 	Drain      time.Duration `name:"drain" env:"DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
@@ -58,8 +58,7 @@ func (s Settings) Validate(prefix string) error {
 	check(s.MaxBackoff >= time.Millisecond && s.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
 	check(s.MaxBackoff >= s.Backoff, "MAX_BACKOFF", "at least "+prefix+"BACKOFF")
 	check(s.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
-	_, err := parseFrom(s.From)
-	check(err == nil, "FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
+	check(s.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
 	check(s.ReadyAge >= time.Second && s.ReadyAge <= 8760*time.Hour, "READY_AGE", "1s to 8760h")
 	check(s.Drain >= 100*time.Millisecond && s.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
@@ -69,7 +68,7 @@ func (s Settings) Validate(prefix string) error {
 func (s Settings) Consumer(name string, ordered bool) Config {
 	s = s.WithDefaults()
 	return Config{
-		Name: name, Ordered: ordered, From: s.From, Batch: s.Batch, Workers: s.Workers,
+		Name: name, Ordered: ordered, From: s.EventsFrom, Batch: s.Batch, Workers: s.Workers,
 		MaxAttempts: s.Attempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff, Drain: s.Drain, AfterDeath: s.AfterDeath,
 		Mode: s.Mode, Lease: s.Lease,
 	}

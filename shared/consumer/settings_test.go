@@ -36,13 +36,13 @@ func TestSettingsOfAServiceHaveItsPrefix(t *testing.T) {
 func TestSettingsListEveryProblem(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, consumer.Settings{}.Validate("P_"), "the zero value works")
-	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, ReadyAge: 1, From: "yesterday", Mode: "solo", Lease: time.Hour}
+	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, ReadyAge: 1, EventsFrom: "yesterday", Mode: "solo", Lease: time.Hour}
 	err := bad.Validate("P_")
-	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "READY_AGE", "FROM", "MODE", "LEASE"} {
+	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "READY_AGE", "EVENTS_FROM", "MODE", "LEASE"} {
 		require.ErrorContains(t, err, "P_"+name+" must be")
 	}
-	for _, from := range []string{"start", "now", "2026-01-31T00:00:00Z", "2026-01-31T01:00:00.5+01:00"} {
-		require.NoError(t, consumer.Settings{From: from}.Validate("P_"))
+	for _, from := range []consumer.From{"start", "now", "2026-01-31T00:00:00Z", "2026-01-31T01:00:00.5+01:00"} {
+		require.NoError(t, consumer.Settings{EventsFrom: from}.Validate("P_"))
 	}
 	require.ErrorContains(t, consumer.Settings{Backoff: 2 * time.Minute, MaxBackoff: time.Minute}.Validate("P_"), "at least")
 }

@@ -70,3 +70,28 @@ func TestDrainRate(t *testing.T) {
 		t.Logf("relay: %.0f rows/s", float64(rows)/time.Since(start).Seconds())
 	})
 }
+
+// TestReplayRate prints how fast a new subscriber gets the past, of rows of 700 bytes: published by the relay alone,
+// to the broker's confirmation and the database's.
+func TestReplayRate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a measurement")
+	}
+	const rows, page = 20_000, 1000
+	databasetest.Each(t, "store", func(t *testing.T, db *database.DB) {
+		b := &bundle{t: t, db: db, conn: brokertest.Connect(t, brokertest.Server(t))}
+		for range rows / page {
+			batch := make([]outbox.Row, page)
+			for i := range batch {
+				batch[i] = row(uuid.NewString(), 1, 700)
+			}
+			b.commit(batch...)
+		}
+		b.exec(`DELETE FROM outbox`)
+		b.relay(options{})
+		start := time.Now()
+		b.subscribe("stock", 1, time.Unix(0, 0))
+		b.eventually(func() bool { return b.replayState("stock") == "published" }, "not published")
+		t.Logf("replay: %.0f rows/s", rows/time.Since(start).Seconds())
+	})
+}

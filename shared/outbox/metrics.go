@@ -18,6 +18,7 @@ type metrics struct {
 	replayed                                              prometheus.Counter
 	waiting, oldest, dead, leader, refilling              prometheus.Gauge
 	purgeBlocked, sequence                                prometheus.Gauge
+	replays                                               prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -42,6 +43,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		leader:    gauge("relay_leader", "1 while this replica relays."),
 		refilling: gauge("relay_refilling", "1 while this replica refills what the broker lost."),
 		sequence:  gauge("relay_stream_sequence", "Last sequence of the stream as the relay saw it within the last second or two."),
+		replays:   gauge("relay_replays", "Replays for new subscribers that are not handled yet, as the leader sees them."),
 		purgeBlocked: gauge("relay_purge_blocked",
 			"1 while a registered consumer that is missing or was reset stops the purge of the stream."),
 	}

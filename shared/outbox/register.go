@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
 const (
@@ -103,7 +104,8 @@ func (r *Relay) register(ctx context.Context, body []byte) (registered, error) {
 	if wanted.Look {
 		return r.look(ctx, wanted)
 	}
-	return registered{}, r.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
+	first := false
+	err = r.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		var others int
 		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM consumers WHERE name <> $1`, wanted.Name).
 			Scan(&others); err != nil {
@@ -118,11 +120,15 @@ func (r *Relay) register(ctx context.Context, body []byte) (registered, error) {
 		if err != nil {
 			return fmt.Errorf("write consumer: %w", err)
 		}
-		if wanted.From == nil {
-			return nil
+		if wanted.From != nil {
+			first, err = requestReplay(ctx, tx, wanted.Name, *wanted.From)
 		}
-		return requestReplay(ctx, tx, wanted.Name, *wanted.From)
+		return err
 	})
+	if err == nil && first {
+		r.log.InfoContext(ctx, "events of the past requested", logs.Consumer, wanted.Name, "from", *wanted.From)
+	}
+	return registered{}, err
 }
 
 func parseRegistration(body []byte) (registration, error) {

@@ -211,6 +211,7 @@ func (r *Relay) lead(ctx context.Context, term int64) error {
 		r.metrics.leader.Set(0)
 		r.metrics.refilling.Set(0)
 		r.metrics.purgeBlocked.Set(0)
+		r.metrics.replays.Set(0)
 		_ = hints.Unsubscribe() // fails only on a closed connection, which has no subscriptions
 	}()
 	l := &leader{

@@ -51,6 +51,7 @@ func (r *replays) due() bool { return time.Since(r.served) >= replayShare }
 
 // replay publishes the next page of the next replay; more means that there may be another one.
 func (l *leader) replay(ctx context.Context) (more bool, err error) {
+	// Looked for even when there were none: another replica may have taken a request.
 	if l.state.refilling() || time.Since(l.replays.idle) < replayLook {
 		return false, nil
 	}
@@ -58,9 +59,11 @@ func (l *leader) replay(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	l.r.metrics.replays.Set(float64(len(jobs)))
 	if err := l.confirmHandled(ctx, jobs); err != nil || l.state.refilling() {
 		return false, err
 	}
+	l.replays.waiting = false
 	next, ok := nextJob(jobs, l.replays.last)
 	if ok {
 		ok, err = l.room(ctx)
@@ -75,10 +78,10 @@ func (l *leader) replay(ctx context.Context) (more bool, err error) {
 	return true, l.replayPage(ctx, finish, next)
 }
 
-// jobs reads the replays that need the leader.
+// jobs reads the replays that are not over.
 func (l *leader) jobs(ctx context.Context) (jobs []job, err error) {
 	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT name, number, state, done_up_to, up_to, last_seq FROM replays
-		WHERE state IN ('running', 'acknowledged') ORDER BY name`)
+		WHERE state <> 'handled' ORDER BY name`)
 	if err != nil {
 		return nil, fmt.Errorf("read replays: %w", err)
 	}

@@ -34,22 +34,22 @@ type progress struct {
 }
 
 // requestReplay writes down that name wants the events since from. Events that are committed later have no number
-// yet or stand in the outbox, so they come by themselves.
-func requestReplay(ctx context.Context, tx *database.Tx, name string, from time.Time) error {
+// yet or stand in the outbox, so they come by themselves. It reports whether this is the first request.
+func requestReplay(ctx context.Context, tx *database.Tx, name string, from time.Time) (first bool, err error) {
 	// Its number is the time, so that a name that comes back gets another one: the stream
 	// remembers publish ids for a while.
-	_, err := tx.ExecContext(ctx, `INSERT INTO replays (name, number, state, from_time, begin_after, up_to, done_up_to)
+	n, err := affected(tx.ExecContext(ctx, `INSERT INTO replays (name, number, state, from_time, begin_after, up_to, done_up_to)
 		SELECT CAST($1 AS TEXT), `+tx.Dialect.Now()+`, 'running', CAST($2 AS BIGINT), b.after, b.last, b.after FROM (SELECT
 			coalesce((SELECT min(seq) FROM (SELECT seq FROM events WHERE created_at >= $3
 				ORDER BY created_at LIMIT 1000) AS oldest) - 1, (SELECT max(seq) FROM events), 0) AS after,
 			coalesce((SELECT max(seq) FROM events), 0) AS last) AS b
 		WHERE NOT EXISTS (SELECT 1 FROM replays WHERE name = $1)
 		ON CONFLICT (name) DO NOTHING`,
-		name, database.Micros(from), database.Micros(from.Add(-clockSlack)))
+		name, database.Micros(from), database.Micros(from.Add(-clockSlack))))
 	if err != nil {
-		return fmt.Errorf("request replay: %w", err)
+		return false, fmt.Errorf("request replay: %w", err)
 	}
-	return nil
+	return n > 0, nil
 }
 
 // look answers how far the replay of a consumer is, after taking down what it has acknowledged.

@@ -34,7 +34,7 @@ type subscriber struct {
 }
 
 // startSubscriber starts it; each replica has a connection of its own from connect.
-func startSubscriber(t *testing.T, name, url, from string, connect func() *broker.Conn) *subscriber {
+func startSubscriber(t *testing.T, name, url string, from consumer.From, connect func() *broker.Conn) *subscriber {
 	t.Helper()
 	db, err := stock.Open(t.Context(), url, name)
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func startSubscriber(t *testing.T, name, url, from string, connect func() *broke
 	ended := make(chan error, 2)
 	for range 2 {
 		log := logs.New(t.Output(), "text", slog.LevelInfo)
-		replica, err := stock.New(name, consumer.Settings{From: from, Batch: 50}, db, connect(), log)
+		replica, err := stock.New(name, consumer.Settings{EventsFrom: from, Batch: 50}, db, connect(), log)
 		require.NoError(t, err)
 		s.replicas = append(s.replicas, replica)
 		go func() { ended <- replica.Run(ctx) }()
@@ -177,7 +177,7 @@ func TestASubscriberOfOnesOwn(t *testing.T) {
 	all.complete()
 	all.holds(append(slices.Clone(old), young...))
 	quantity := all.number(`SELECT CAST(sum(quantity) AS BIGINT) FROM taken`)
-	some := startSubscriber(t, "recent", c.DatabaseURL("postgres"), boundary.Format(time.RFC3339Nano), stock)
+	some := startSubscriber(t, "recent", c.DatabaseURL("postgres"), consumer.From(boundary.Format(time.RFC3339Nano)), stock)
 	some.complete()
 	some.holds(young)
 	none := startSubscriber(t, "newcomer", c.DatabaseURL("postgres"), "now", stock)
