@@ -13,6 +13,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/dispatch"
+	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/outbox"
 	"github.com/pillarbox/pillarbox/shared/pace"
 )
@@ -36,6 +37,7 @@ type Config struct {
 	MaxBackoff   time.Duration       `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
 	AfterDeath   consumer.AfterDeath `name:"after-death" env:"PILLARBOX_MAILER_AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
 	Sweep        time.Duration       `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
+	EventsFrom   consumer.From       `name:"events-from" env:"PILLARBOX_MAILER_EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
 	Drain        time.Duration       `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
 
@@ -116,6 +118,7 @@ func (c Config) Validate() error {
 	check(c.MaxBackoff >= c.Backoff, "MAX_BACKOFF", "at least PILLARBOX_MAILER_BACKOFF")
 	check(c.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
 	check(c.Sweep >= 100*time.Millisecond && c.Sweep <= 10*time.Minute, "SWEEP", "100ms to 10m")
+	check(c.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
 	check(c.Drain >= 100*time.Millisecond && c.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
 }
@@ -149,6 +152,7 @@ func (c Config) timeout() time.Duration {
 func (c Config) subscriber(r *outbox.Registrar) broker.SubscriberConfig {
 	return broker.SubscriberConfig{
 		Group:        Name,
+		Besides:      []string{events.RouteTopic(Name), events.ReplayTopic(Name)},
 		MaxInFlight:  min(c.Batch*c.Transactions, 10_000), // a full group for each
 		CloseTimeout: c.Drain,
 		OnDurable:    r.Announce,
@@ -167,6 +171,7 @@ func (c Config) spread() dispatch.Spread[*delivery.Draft] {
 func (c Config) consumer() consumer.Config {
 	return consumer.Config{
 		Name:        Name,
+		From:        c.EventsFrom,
 		Ordered:     ordered,
 		AfterDeath:  c.AfterDeath,
 		Batch:       c.Batch,
