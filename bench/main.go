@@ -45,6 +45,8 @@ type target struct {
 
 var targets = []target{
 	{"T1", "POST /orders beside a bare group commit and one transaction per request", measureIntake},
+	{"T2", "the relay beside Watermill's forwarder and bare atomic batches", measureRelay},
+	{"T6", "the broker adapter beside nats.go", measureAdapter},
 }
 
 func main() {
