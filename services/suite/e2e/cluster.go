@@ -56,6 +56,7 @@ type Cluster struct {
 	line     Line
 	database string
 	natsPort int
+	natsHTTP int // of the server's monitor
 	pgPort   string
 }
 
@@ -119,13 +120,16 @@ func (c *Cluster) startNATS(ctx context.Context) (err error) {
 	if c.natsPort, err = FreePort(); err != nil {
 		return err
 	}
+	if c.natsHTTP, err = FreePort(); err != nil {
+		return err
+	}
 	config, err := c.natsConfig()
 	if err != nil {
 		return err
 	}
 	c.NATS = &Process{
 		Name: "nats", Path: c.Config.Binaries.path("nats-server"),
-		Args: []string{"-c", config, "-a", "127.0.0.1", "-p", fmt.Sprint(c.natsPort)},
+		Args: []string{"-c", config, "-a", "127.0.0.1", "-p", fmt.Sprint(c.natsPort), "-m", fmt.Sprint(c.natsHTTP)},
 		Env:  []string{"NATS_STORE_DIR=" + c.NATSStore(), "NATS_OPERATOR_PASSWORD=" + password},
 		Log:  filepath.Join(c.Config.Dir, "nats.log"), Ready: Dialable(c.natsPort),
 	}
@@ -147,7 +151,8 @@ func (c *Cluster) natsConfig() (string, error) {
 		return "", err
 	}
 	const end = "\n  ]\n"
-	line := fmt.Sprintf("\n    {user: %s, password: %s, permissions: {publish: $READ, subscribe: \"_INBOX.pillarbox-%s.>\"}}", name, password, name)
+	line := fmt.Sprintf("\n    {user: %s, password: %s, permissions: {publish: $READ, subscribe: [\"_INBOX.pillarbox-%s.>\", \"pillarbox.lease.%s\"]}}",
+		name, password, name, name)
 	if strings.Count(string(text), end) != 1 {
 		return "", errors.New("nats.conf has no end of the users where one was expected")
 	}
@@ -221,6 +226,9 @@ func (c *Cluster) addReplica(name string, i int) error {
 func (c *Cluster) DatabaseURL(role string) string {
 	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%s/%s?sslmode=disable", role, password, c.pgPort, c.database)
 }
+
+// MonitorURL is the address of the NATS server's own figures.
+func (c *Cluster) MonitorURL() string { return fmt.Sprintf("http://127.0.0.1:%d", c.natsHTTP) }
 
 // NATSURL is the broker under a user.
 func (c *Cluster) NATSURL(user string) string {
