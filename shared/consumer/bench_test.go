@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,4 +61,63 @@ func benchmark(b *testing.B, url, schema string) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 	r.stop()
+}
+
+// BenchmarkPoison compares the time from publication to effect of healthy orders with and without one poisoned order
+// in a hundred, in interleaved runs, and prints the ratio of the median 99th percentiles.
+func BenchmarkPoison(b *testing.B) {
+	const runs, events, perTick = 5, 3000, 3
+	run := func(b *testing.B, poisoned bool) time.Duration {
+		url := "sqlite:" + filepath.Join(b.TempDir(), "bench.db")
+		o := database.Options{}
+		require.NoError(b, database.Migrate(b.Context(), url, migrations.Of("loyalty"), o))
+		db, err := database.Open(url, o)
+		require.NoError(b, err)
+		defer func() { require.NoError(b, db.Close()) }()
+		s := setup(b, db)
+		s.config.Backoff, s.config.MaxBackoff, s.config.Sweep = time.Second, time.Hour, time.Second
+		var mu sync.Mutex
+		sent, took := map[string]time.Time{}, []time.Duration{}
+		done := func(_ context.Context, g consumer.Group) error {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, e := range g.Due {
+				took = append(took, time.Since(sent[e.ID]))
+			}
+			return nil
+		}
+		r := s.start(&staged{t: b, prepare: (&partner{}).check, done: done})
+		defer r.stop()
+		healthy := 0
+		for n := 0; n < events; n += perTick {
+			for i := range perTick {
+				order := fmt.Sprint("good-", n+i)
+				if poisoned && (n+i)%100 == 50 {
+					order = fmt.Sprint("bad-", n+i)
+				} else {
+					healthy++
+				}
+				mu.Lock()
+				sent[eventID(order, 1)] = time.Now()
+				mu.Unlock()
+				s.stream.publish(event(order, 1))
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+		s.eventually(b, func() bool { mu.Lock(); defer mu.Unlock(); return len(took) >= healthy }, "all healthy orders")
+		slices.Sort(took)
+		return took[len(took)*99/100]
+	}
+	for b.Loop() {
+		var with, without []time.Duration
+		for range runs {
+			without = append(without, run(b, false))
+			with = append(with, run(b, true))
+		}
+		slices.Sort(with)
+		slices.Sort(without)
+		b.ReportMetric(float64(without[runs/2].Microseconds())/1000, "p99-ms-healthy")
+		b.ReportMetric(float64(with[runs/2].Microseconds())/1000, "p99-ms-poisoned")
+		b.ReportMetric(float64(with[runs/2])/float64(without[runs/2]), "ratio")
+	}
 }

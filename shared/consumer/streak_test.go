@@ -98,10 +98,7 @@ func TestPoisonCannotHoldUpWhatComesAfter(t *testing.T) {
 		b.eventually(t, func() bool { return r.sub.pauses.Load() > 0 }, "taken for an outage")
 		b.stream.publish(event("good", 1))
 		b.eventually(t, func() bool { return b.versions("good") == "1" }, "reached")
-		for o := 0; b.letters() < burst; o++ { // traffic goes on, so what fails is poison
-			b.stream.publish(event(fmt.Sprint("good-", o), 1))
-			b.eventually(t, func() bool { return b.versions(fmt.Sprint("good-", o)) == "1" }, "the others go on")
-		}
+		require.Zero(t, b.letters(), "and meanwhile nothing was burnt to the end")
 	})
 }
 
