@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build run test race e2e verify bench crash compose-test soak up down logs clean
+.PHONY: help build run test race e2e verify alerts bench crash compose-test soak up down logs clean
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -41,6 +41,9 @@ verify: ## formatting, vet, static analysis, import rules, tidy module, known vu
 	go test -count=1 ./services/internal/rules
 	@GOBIN=$(CURDIR)/bin/tools go install $(GOVULNCHECK)
 	@bin/tools/govulncheck ./... || { status=$$?; [ $$status -ne 3 ] || exit 1; echo "SKIPPED: govulncheck cannot reach its database (status $$status)"; }
+
+alerts: ## check the Prometheus alert rules and try them on series (needs promtool: Debian's package prometheus; part of verify)
+	cd services/deploy && promtool check rules alerts.yml && promtool test rules alerts_test.yml
 
 bench: ## benchmarks, ratios against a reference in the same run
 	$(PG) go test -run '^$$' -bench . -benchtime 2s ./shared/... ./services/...

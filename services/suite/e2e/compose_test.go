@@ -60,6 +60,7 @@ func (c *compose) run(args ...string) string {
 	args = append(append(c.command[1:], "-p", project), args...)
 	cmd := exec.CommandContext(ctx, c.command[0], args...)
 	cmd.Dir = c.dir
+	cmd.Env = append(os.Environ(), "PILLARBOX_STRICT=1") // that anything starts shows that the checks find nothing
 	out, err := cmd.CombinedOutput()
 	require.NoError(c.t, err, "%v: %s", args, out)
 	return string(out)
