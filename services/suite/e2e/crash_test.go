@@ -87,26 +87,37 @@ func loadInto(t *testing.T, line e2e.Line, seed uint64, box e2e.Mails, do func(c
 // TestCrashesOfTheSuite kills, stops and freezes the one-process shape.
 func TestCrashesOfTheSuite(t *testing.T) {
 	t.Parallel()
-	seed := crashSeed(t)
-	suite := startSuiteProcess(t)
-	underLoad(t, suite.Line(), seed, func(ctx context.Context, _ func() int) {
-		chaos := e2e.Chaos{Processes: []*e2e.Process{suite.Process}, Seed: seed, Rounds: crashRounds(t, 8), Freeze: 5, Every: 700 * time.Millisecond}
-		report, err := chaos.Run(ctx)
-		require.NoError(t, err)
-		t.Log(report)
-	})
+	for name, c := range map[string]struct {
+		few int
+		env []string
+	}{"parallel": {8, nil}, "sequential": {4, sequential()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			seed := crashSeed(t)
+			suite := startSuiteProcess(t, c.env...)
+			underLoad(t, suite.Line(), seed, func(ctx context.Context, _ func() int) {
+				chaos := e2e.Chaos{Processes: []*e2e.Process{suite.Process}, Seed: seed, Rounds: crashRounds(t, c.few), Freeze: 5, Every: 700 * time.Millisecond}
+				report, err := chaos.Run(ctx)
+				require.NoError(t, err)
+				t.Log(report)
+			})
+		})
+	}
 }
 
 // TestCrashesOfServices does the same to any of the separate processes.
 func TestCrashesOfServices(t *testing.T) {
 	t.Parallel()
-	for name, replicas := range map[string]int{"one": 1, "three": 3} {
+	for name, c := range map[string]struct {
+		replicas, few int
+		env           []string
+	}{"one": {1, 8, nil}, "three": {3, 8, nil}, "sequential": {3, 4, sequential()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			seed := crashSeed(t)
-			cluster := startCluster(t, replicas)
+			cluster := startCluster(t, c.replicas, c.env...)
 			underLoad(t, cluster.Line(), seed, func(ctx context.Context, _ func() int) {
-				chaos := e2e.Chaos{Processes: cluster.All(), Seed: seed, Rounds: crashRounds(t, 8), Freeze: 15, Every: 700 * time.Millisecond}
+				chaos := e2e.Chaos{Processes: cluster.All(), Seed: seed, Rounds: crashRounds(t, c.few), Freeze: 15, Every: 700 * time.Millisecond}
 				report, err := chaos.Run(ctx)
 				require.NoError(t, err)
 				t.Log(report)

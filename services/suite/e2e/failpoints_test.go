@@ -29,6 +29,8 @@ var (
 		"audit.entries_written", "audit.before_commit", "audit.after_commit", "audit.after_done",
 		"loyalty.ledger_written", "loyalty.before_commit", "loyalty.after_commit", "loyalty.after_done",
 	}
+	// routeSteps: a steady load with sequential fan-out.
+	routeSteps = []string{"mailer.forward_pending", "mailer.forwarded", "audit.forward_pending", "audit.forwarded"}
 	// startSteps: a start under load, the first time that they are passed.
 	startSteps = []string{"store.purge.done"}
 	// firstSteps: the first start ever, when the stream is made and the database knows of none.
@@ -55,7 +57,7 @@ var (
 func TestEveryFailpointIsCrashedAt(t *testing.T) {
 	t.Parallel()
 	hit := regexp.MustCompile(`(?:failpoint\.Hit|\.step)\((?:[\w.]+ \+ )?"\.?([\w.]+)"\)`)
-	covered := strings.Join(slices.Concat(steps, startSteps, firstSteps, refillSteps, replaySteps, elsewhere), " ") + " "
+	covered := strings.Join(slices.Concat(steps, redriveSteps, routeSteps, startSteps, firstSteps, refillSteps, replaySteps, elsewhere), " ") + " "
 	found := 0
 	err := filepath.WalkDir("../../..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -129,10 +131,7 @@ func TestCrashAtEachStepOfServices(t *testing.T) {
 	t.Parallel()
 	cluster := startCluster(t, 1)
 	underLoad(t, cluster.Line(), crashSeed(t), func(ctx context.Context, _ func() int) {
-		owner := func(step string) *e2e.Process {
-			service, _, _ := strings.Cut(step, ".")
-			return cluster.Services[service][0]
-		}
+		owner := ownerIn(cluster)
 		lost := refillSteps
 		if testing.Short() { // each waits until the lease of the dead leader ends
 			lost = []string{"store.refill.begun", "store.relay.published"}
@@ -143,6 +142,14 @@ func TestCrashAtEachStepOfServices(t *testing.T) {
 			require.NoError(t, cluster.NATS.Run(ctx))
 		})
 	})
+}
+
+// ownerIn returns the process of a cluster that reaches a step.
+func ownerIn(c *e2e.Cluster) func(step string) *e2e.Process {
+	return func(step string) *e2e.Process {
+		service, _, _ := strings.Cut(step, ".")
+		return c.Services[service][0]
+	}
 }
 
 // TestCrashAtTheFirstStart dies on an empty database and an empty broker: the
