@@ -46,6 +46,8 @@ type target struct {
 var targets = []target{
 	{"T1", "POST /orders beside a bare group commit and one transaction per request", measureIntake},
 	{"T2", "the relay beside Watermill's forwarder and bare atomic batches", measureRelay},
+	{"T3", "from POST to handler and to mail at 200 orders a second, beside River and watermill-sql", measureLatency},
+	{"T4", "the effects of orders that wait, beside the disk", measureLine},
 	{"T6", "the broker adapter beside nats.go", measureAdapter},
 }
 

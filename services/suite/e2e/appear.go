@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -77,8 +78,9 @@ func (a *Appearance) read() {
 
 // receive reads one mail, and takes it away when it is its turn.
 func (a *Appearance) receive(name string) (Mail, error) {
-	path := filepath.Join(a.folder, name)
+	path, now := filepath.Join(a.folder, name), time.Now()
 	m, err := ReadMail(path)
+	m.Appeared = now
 	if err != nil || a.takeEvery == 0 {
 		return m, err
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Mail is one e-mail of the pickup folder.
@@ -21,7 +22,8 @@ type Mail struct {
 	Order     string
 	Version   int64
 	Event     string
-	Body      string // undecoded
+	Body      string    // undecoded
+	Appeared  time.Time // when an Appearance saw it; else zero
 }
 
 // ReadMail parses one .eml file.
