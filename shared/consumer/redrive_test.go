@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -320,5 +321,75 @@ func TestRedriveOfWhatCanBeReadNow(t *testing.T) {
 		b.eventually(t, func() bool { return b.redriveState(o, r.ID).State == "stopped" }, "the second fails")
 		require.Equal(t, "1", b.versions("a"))
 		require.Equal(t, []string{"event-b-1"}, b.text(`SELECT id FROM dead_letters`), "it has an event's id now")
+	})
+}
+
+// TestRedriveGoesOnAlongTheRoute: what a route brought goes on to the next of it, once it took effect at last.
+func TestRedriveGoesOnAlongTheRoute(t *testing.T) {
+	t.Parallel()
+	eachRouted(t, func(t *testing.T, r *routed) {
+		f := refuse("a")
+		r.start(&staged{t: t, prepare: f.check})
+		r.send(route, event("a", 1))
+		r.send(route, event("a", 2))
+		r.eventually(t, func() bool { return r.letters() == 1 && r.parked("waiting") == 1 }, "dead")
+		require.Empty(t, r.onward())
+		f.only()
+		o := r.operator()
+		_, err := o.StartRedrive(t.Context(), ada, consumer.LetterFilter{}, 1000, false)
+		require.NoError(t, err)
+		r.eventually(t, func() bool { return r.redriveState(o, "").State == "done" }, "done")
+		r.eventually(t, func() bool { return len(r.onward()) == 2 }, "handed on")
+		require.Equal(t, []string{"audit audit,crm a-1", "audit audit,crm a-2"}, r.onward())
+	})
+}
+
+// TestRedriveOfUnfinishedWork: an event that took effect and could not be finished is finished, and takes no second effect.
+func TestRedriveOfUnfinishedWork(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		b.config.MaxAttempts = 2
+		var mended atomic.Bool
+		e := &staged{t: t, done: func(context.Context, consumer.Group) error {
+			if !mended.Load() {
+				panic("bug")
+			}
+			return nil
+		}}
+		b.start(e)
+		b.stream.publish(event("a", 1))
+		b.eventually(t, func() bool { return b.letters() == 1 && b.count(`SELECT count(*) FROM parked`) == 0 }, "dead")
+		require.Equal(t, "1", b.versions("a"))
+		mended.Store(true)
+		o := b.operator()
+		_, err := o.StartRedrive(t.Context(), ada, consumer.LetterFilter{}, 1000, false)
+		require.NoError(t, err)
+		b.eventually(t, func() bool { return b.redriveState(o, "").State == "done" }, "done")
+		_, finished := e.doneEvents.Load(eventID("a", 1))
+		require.True(t, finished)
+		require.Equal(t, "1", b.versions("a"))
+		require.Zero(t, b.letters())
+	})
+}
+
+// TestRedriveInModeSingle: the replica that consumes does it.
+func TestRedriveInModeSingle(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		b.config.Mode, b.config.Lease = consumer.ModeSingle, time.Second
+		f := refuse("a", "b")
+		for range 3 {
+			b.start(&staged{t: t, prepare: f.check})
+		}
+		b.stream.publish(event("a", 1), event("b", 1))
+		b.eventually(t, func() bool { return b.letters() == 2 }, "dead")
+		f.only()
+		o := b.operator()
+		_, err := o.StartRedrive(t.Context(), ada, consumer.LetterFilter{}, 1000, false)
+		require.NoError(t, err)
+		b.eventually(t, func() bool { return b.redriveState(o, "").State == "done" }, "done")
+		require.Equal(t, 2, b.effects())
 	})
 }
