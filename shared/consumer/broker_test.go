@@ -91,7 +91,7 @@ func TestChangesAtOnceThroughTheBroker(t *testing.T) {
 		}
 		l.eventually(t, func() bool { return l.count(`SELECT count(*) FROM parked`) == 0 }, "no row left")
 		l.noLetters(t)
-		require.Zero(t, e.open.Load(), "each work was ended")
+		l.eventually(t, func() bool { return e.open.Load() == 0 }, "each work is ended")
 	})
 }
 

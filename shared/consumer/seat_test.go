@@ -72,7 +72,7 @@ func TestSingleHandsOver(t *testing.T) {
 		require.Equal(t, upTo(versions), b.versions(fmt.Sprint("o", o)))
 	}
 	require.EqualValues(t, 1, most.Load(), "groups at a time")
-	require.Zero(t, e.open.Load(), "each work was ended")
+	b.eventually(t, func() bool { return e.open.Load() == 0 }, "each work is ended")
 	b.noLetters(t)
 	last := leads(b, replicas...)
 	require.Empty(t, last.Status().Note())
