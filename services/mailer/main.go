@@ -17,5 +17,6 @@ func main() {
 		New: func(c mailersvc.Config, d boot.Deps) (boot.Service, error) {
 			return mailersvc.New(c, mailersvc.Deps(d))
 		},
+		Secrets: mailersvc.Secrets(),
 	}, kong.DynamicCommand("prepare-pickup", "Make the pickup folder for a mailer that runs as another user (as root).", "", &mailersvc.PrepareCommand{}))
 }

@@ -73,6 +73,7 @@ type Server struct {
 	running  sync.WaitGroup
 
 	mu          sync.Mutex // guards the rest
+	script      func(Step) Answer
 	taken       []Mail
 	steps       []Step
 	connections map[net.Conn]bool
@@ -89,7 +90,7 @@ func Start(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, listener: l, connections: map[net.Conn]bool{}}
+	s := &Server{config: c, listener: l, script: c.Script, connections: map[net.Conn]bool{}}
 	s.running.Go(s.accept)
 	return s, nil
 }
@@ -110,6 +111,13 @@ func (s *Server) URL(user, query string) string {
 		query = "?" + query
 	}
 	return scheme + "://" + user + s.Address() + query
+}
+
+// SetScript changes the script.
+func (s *Server) SetScript(script func(Step) Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.script = script
 }
 
 // Taken returns the mails taken so far.
@@ -209,10 +217,11 @@ func (d *dialog) at(phase, argument, usual string) (Answer, bool) {
 	s := d.server
 	s.mu.Lock()
 	s.steps = append(s.steps, step)
+	script := s.script
 	s.mu.Unlock()
 	var a Answer
-	if s.config.Script != nil {
-		a = s.config.Script(step)
+	if script != nil {
+		a = script(step)
 	}
 	if a.Wait != nil {
 		<-a.Wait

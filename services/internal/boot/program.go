@@ -32,6 +32,7 @@ type Program[C Settings] struct {
 	Admin      string // default listen address of the admin port
 	Migrations fs.FS
 	New        func(C, Deps) (Service, error)
+	Secrets    []string // environment names of settings that may be given as files
 }
 
 // Settings is what every service's Config offers.
@@ -79,9 +80,9 @@ func Main[C Settings](p Program[C], extra ...kong.Option) {
 		Program:     p.Name,
 		Description: "The " + p.Name + " service of Pillarbox. Settings are flags or environment variables.",
 		Services:    []string{p.Name},
-		Secrets: []string{
+		Secrets: append([]string{
 			env + "_DATABASE_URL", "PILLARBOX_DATABASE_URL", env + "_MIGRATE_URL", env + "_NATS_URL", "PILLARBOX_NATS_URL",
-		},
+		}, p.Secrets...),
 	}
 	options := append([]kong.Option{
 		kong.Vars{"ENV": env, "http": p.HTTP, "admin": p.Admin},

@@ -20,13 +20,15 @@ import (
 
 // Config of the service. A field that is zero has its default, so that the zero value works.
 type Config struct {
+	Sending `embed:""`
+
 	Pickup       string              `name:"pickup" env:"PILLARBOX_MAILER_PICKUP" placeholder:"FOLDER" help:"Folder in which mails appear as .eml files (default ./pickup; in the suite, pickup in its data folder)."`
 	From         string              `name:"from" env:"PILLARBOX_MAILER_FROM" default:"Pillarbox <orders@pillarbox.invalid>" help:"Sender of the mails, as Name <address>."`
-	Domain       string              `name:"domain" env:"PILLARBOX_MAILER_DOMAIN" default:"pillarbox.invalid" help:"Domain in the mails' Message-IDs."`
+	Domain       string              `name:"domain" env:"PILLARBOX_MAILER_DOMAIN" default:"pillarbox.invalid" help:"Domain in the mails' Message-IDs, and the mailer's name to a mail server."`
 	FileMode     FileMode            `name:"file-mode" env:"PILLARBOX_MAILER_FILE_MODE" default:"0640" help:"Mode of the .eml files, octal, whatever the umask (0600 to 0666)."`
 	Batch        int                 `name:"batch" env:"PILLARBOX_MAILER_BATCH" default:"100" help:"Most mails made durable in one transaction (1 to 1000)."`
 	Dispatch     dispatch.Mode       `name:"dispatch" env:"PILLARBOX_MAILER_DISPATCH" default:"competing" help:"How the mails of a transaction are spread over the workers: competing (first free takes the next), single (one after another), round-robin (fixed turn), by-key (all of one order to one worker)."`
-	Workers      int                 `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, each one at a time, of all transactions together; single has one (1 to 256)."`
+	Workers      int                 `name:"workers" env:"PILLARBOX_MAILER_WORKERS" default:"10" help:"Workers that render and write mails, and those that hand them to a mail server, each one at a time; single has one (1 to 256)."`
 	Transactions int                 `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
 	Mode         consumer.Mode       `name:"mode" env:"PILLARBOX_MAILER_MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
 	Lease        time.Duration       `name:"lease" env:"PILLARBOX_MAILER_LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
@@ -37,6 +39,7 @@ type Config struct {
 	MaxBackoff   time.Duration       `name:"max-backoff" env:"PILLARBOX_MAILER_MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
 	AfterDeath   consumer.AfterDeath `name:"after-death" env:"PILLARBOX_MAILER_AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
 	Sweep        time.Duration       `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
+	ReadyAge     time.Duration       `name:"ready-age" env:"PILLARBOX_MAILER_READY_AGE" default:"1h" help:"Time for which this process may see an event wait unhandled before it counts as not ready (1s to 8760h)."`
 	EventsFrom   consumer.From       `name:"events-from" env:"PILLARBOX_MAILER_EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
 	Drain        time.Duration       `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
@@ -61,6 +64,7 @@ func (m FileMode) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%04o"
 func Default() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
+	c.Sending = c.Sending.withDefaults()
 	orElse(&c.Pickup, "pickup")
 	orElse(&c.From, "Pillarbox <orders@pillarbox.invalid>")
 	orElse(&c.Domain, "pillarbox.invalid")
@@ -79,6 +83,7 @@ func (c Config) withDefaults() Config {
 	orElse(&c.MaxBackoff, time.Hour)
 	orElse(&c.AfterDeath, consumer.Hold)
 	orElse(&c.Sweep, 5*time.Second)
+	orElse(&c.ReadyAge, time.Hour)
 	orElse(&c.Drain, 8*time.Second)
 	return c
 }
@@ -99,6 +104,7 @@ func (c Config) Validate() error {
 			problems = append(problems, fmt.Errorf("PILLARBOX_MAILER_%s must be %s", name, rule))
 		}
 	}
+	c.Sending.validate(check)
 	_, err := mail.ParseAddress(c.From)
 	check(err == nil, "FROM", "one address, as Name <address>")
 	check(letter.CheckDomain(c.Domain) == nil, "DOMAIN", "a domain name")
@@ -110,7 +116,7 @@ func (c Config) Validate() error {
 	check(c.Transactions >= 1 && c.Transactions <= 16, "TRANSACTIONS", "1 to 16")
 	check(c.Mode.Valid(), "MODE", "group or single")
 	check(c.Lease >= time.Second && c.Lease <= time.Minute, "LEASE", "1s to 1m")
-	check(pace.Config{Name: transport, Rate: c.Rate}.Validate() == nil, "RATE", "0 (unlimited) or 0.001 to 1000000")
+	check(pace.Config{Name: c.name(), Rate: c.Rate}.Validate() == nil, "RATE", "0 (unlimited) or 0.001 to 1000000")
 	check(c.budget().Validate() == nil, "BURST", "0 (two seconds' worth), or 2 to 1000000000 and at least a fifth of PILLARBOX_MAILER_RATE")
 	check(c.Attempts >= 1 && c.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
 	check(c.Backoff >= time.Millisecond && c.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
@@ -118,22 +124,20 @@ func (c Config) Validate() error {
 	check(c.MaxBackoff >= c.Backoff, "MAX_BACKOFF", "at least PILLARBOX_MAILER_BACKOFF")
 	check(c.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
 	check(c.Sweep >= 100*time.Millisecond && c.Sweep <= 10*time.Minute, "SWEEP", "100ms to 10m")
+	check(c.ReadyAge >= time.Second && c.ReadyAge <= 8760*time.Hour, "READY_AGE", "1s to 8760h")
 	check(c.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
 	check(c.Drain >= 100*time.Millisecond && c.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
 }
 
-// transport names the budget: each way out has its own.
-const transport = "pickup"
-
 func (c Config) budget() pace.Config {
-	return pace.Config{Name: transport, Rate: c.Rate, Burst: c.Burst}
+	return pace.Config{Name: c.name(), Rate: c.Rate, Burst: c.Burst}
 }
 
 // paced cuts groups to what the budget lets pass at once and earns in a second, so that
-// replicas take turns.
+// replicas take turns. Groups that are only queued need no share.
 func (c Config) paced(p *pace.Pacer) Config {
-	if p.Limited() {
+	if p.Limited() && c.Transport == toPickup {
 		c.Batch = min(c.Batch, p.Most(), max(1, int(c.Rate)))
 	}
 	return c
@@ -142,7 +146,7 @@ func (c Config) paced(p *pace.Pacer) Config {
 // timeout of a group: the default, and under a budget time for a hundred groups before it.
 func (c Config) timeout() time.Duration {
 	const work, longest = 30 * time.Second, 2 * time.Minute
-	if c.Rate == 0 {
+	if c.Rate == 0 || c.Transport != toPickup {
 		return work
 	}
 	turn := time.Duration(float64(c.Batch) / c.Rate * float64(time.Second))

@@ -17,6 +17,9 @@ import (
 // needs with a scratch file; without it nothing is changed.
 func (c Config) Examine(ctx context.Context, db *database.DB, try bool, r *doctor.Report) {
 	c = c.withDefaults()
+	if c.Transport != toPickup {
+		return
+	}
 	if absolute, err := filepath.Abs(c.Pickup); err == nil {
 		c.Pickup = absolute
 	}

@@ -1,34 +1,32 @@
 // Package mailersvc is all that the world may see of the mailer service: one
-// e-mail for each order event, as a file in the pickup folder.
+// e-mail for each order event and each mail request, as a file in the pickup
+// folder or handed to a mail server.
 //
-// It promises one file per event with any number of replicas, in version order
+// It promises one mail per event with any number of replicas, in version order
 // for each order, and that nothing is acknowledged before its file is durably
-// in the folder. It does not promise that a mail server takes it. What a crash
-// leaves is said in internal/delivery.
+// in the folder or it stands in the queue for the mail server. It does not promise
+// that a mail that was handed over reaches anybody. What a crash leaves is said in
+// internal/delivery and internal/sender.
 package mailersvc
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/delivery"
 	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
-	"github.com/pillarbox/pillarbox/services/mailer/internal/pickup"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/dispatch"
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/lease"
-	"github.com/pillarbox/pillarbox/shared/logs"
 	"github.com/pillarbox/pillarbox/shared/outbox"
 	"github.com/pillarbox/pillarbox/shared/pace"
 )
@@ -51,14 +49,13 @@ type Deps struct {
 type Service struct {
 	db       *database.DB
 	log      *slog.Logger
-	folder   *delivery.Folder
+	way      transport
 	consumer *consumer.Consumer
-	sweeper  *delivery.Sweeper
-	accepter *delivery.Accepter
 	pacer    *pace.Pacer
 
 	subscriber *broker.Subscriber
 	registrar  *outbox.Registrar
+	lag        *consumer.Lag
 }
 
 // New checks c and d; it does no I/O and starts nothing.
@@ -79,11 +76,11 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
-	metrics, err := delivery.NewMetrics(d.Registry)
-	if err != nil {
-		return nil, fmt.Errorf("mailer: register metrics: %w", err)
-	}
 	drafts, err := newDrafts(c, letters, d.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("mailer: %w", err)
+	}
+	way, err := newTransport(c, d, letters, drafts, pacer)
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
@@ -92,20 +89,21 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
-	box := pickup.New(pickup.Config{Dir: c.Pickup, Mode: fs.FileMode(c.FileMode)}, pickup.System{})
-	s := &Service{db: d.DB, log: d.Log, folder: delivery.NewFolder(box, d.DB), subscriber: subscriber, registrar: registrar, pacer: pacer}
-	s.accepter = delivery.NewAccepter(d.DB, metrics, d.Log)
-	s.sweeper = delivery.NewSweeper(delivery.SweepConfig{Every: c.Sweep, Grace: c.Sweep}, s.folder, d.DB, metrics, d.Log)
+	s := &Service{db: d.DB, log: d.Log, way: way, subscriber: subscriber, registrar: registrar, pacer: pacer}
 	s.consumer, err = consumer.New(c.consumer(), consumer.Deps{
 		DB:         d.DB,
 		Subscriber: subscriber,
-		Effect:     delivery.NewEffect(drafts, s.folder, s.accepter, metrics, d.Log, time.Now).Paced(pacer),
+		Effect:     way.effect(),
 		Publisher:  broker.NewPublisher(d.Broker, broker.PublisherConfig{}),
 		Log:        d.Log,
 		Past:       registrar,
 		Registry:   d.Registry,
 		Hints:      lease.Over(d.Broker.NATS),
 	})
+	if err != nil {
+		return nil, fmt.Errorf("mailer: %w", err)
+	}
+	s.lag, err = consumer.NewLag(consumer.LagConfig{Name: Name, Limit: c.ReadyAge}, d.Broker, d.DB, d.Log, d.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
@@ -145,15 +143,12 @@ func Operator(db *database.DB, log *slog.Logger) *consumer.Operator {
 
 // Run works until ctx ends, then drains. It returns after its last goroutine. Call it once.
 func (s *Service) Run(ctx context.Context) error {
-	if err := s.folder.Check(ctx); err != nil {
-		s.log.WarnContext(ctx, "pickup folder is not usable yet", logs.Error, err)
-	}
-	// The helpers outlive the drain: its last groups are marked as accepted.
+	// The helpers outlive the drain: its last groups are to be finished.
 	helping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.registrar.Run(helping) })
-	helpers.Go(func() { s.sweeper.Run(helping) })
-	helpers.Go(func() { s.accepter.Run(helping) })
+	helpers.Go(func() { s.lag.Run(helping) })
+	helpers.Go(func() { s.way.run(ctx, helping) })
 	// Who waits for the budget at the stop gives its mails back: others have the same budget.
 	defer context.AfterFunc(ctx, s.pacer.Close)()
 	err := s.consumer.Run(ctx)
@@ -170,8 +165,8 @@ func (s *Service) Ready(ctx context.Context) error {
 	if err := s.db.Ping(ctx); err != nil {
 		return fmt.Errorf("database: %w", err)
 	}
-	if err := s.folder.Check(ctx); err != nil {
-		return fmt.Errorf("pickup folder: %w", err)
+	if err := s.way.ready(ctx); err != nil {
+		return err
 	}
 	status := s.consumer.Status()
 	if status.Paused != "" {
@@ -179,6 +174,9 @@ func (s *Service) Ready(ctx context.Context) error {
 	}
 	if status.StandsBy { // and has no subscription
 		return nil
+	}
+	if err := s.lag.Ready(); err != nil {
+		return err
 	}
 	if err := s.subscriber.Working(); err != nil {
 		return fmt.Errorf("subscription: %w", err)

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
@@ -12,11 +13,11 @@ import (
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
-// Draft is one mail of a group on its way to the staging folder: the part of
-// the work that is done event by event.
+// Draft is one mail of a group on its way to the staging folder, or into the queue for the mail server: the
+// part of the work that is done event by event.
 type Draft struct {
 	event   consumer.Event
-	staging *pickup.Staging
+	staging *pickup.Staging         // nil: the mail is only rendered
 	give    context.CancelCauseFunc // gives up the group
 
 	letter letter.Letter
@@ -33,7 +34,7 @@ func (d *Draft) MadeAt() time.Time { return d.event.Time }
 // whole group, which then comes again in parts.
 var errGivenUp = errors.New("another mail of the group failed")
 
-// Drafting returns the handler that renders a mail and writes it into the staging folder.
+// Drafting returns the handler that renders a mail and, for the pickup folder, writes it into the staging folder.
 func Drafting(r *letter.Renderer) dispatch.Handler[*Draft] {
 	return func(_ context.Context, d *Draft) error {
 		err := d.write(r)
@@ -47,6 +48,9 @@ func Drafting(r *letter.Renderer) dispatch.Handler[*Draft] {
 func (d *Draft) write(r *letter.Renderer) (err error) {
 	if d.letter, err = r.Render(d.event.Event); err != nil {
 		return consumer.AsPermanent(err)
+	}
+	if d.staging == nil {
+		return nil
 	}
 	if d.name, err = d.staging.Write(pickup.Mail{Delivery: d.letter.Delivery, Data: d.letter.Data}); err != nil {
 		return consumer.AsOutage(err)
@@ -70,15 +74,19 @@ func (e *Effect) stage(ctx context.Context, box *pickup.Box, due []consumer.Even
 	if err == nil {
 		return drafts, nil
 	}
-	var panicked *dispatch.PanicError
-	if errors.As(failed, &panicked) {
-		// The error goes on without it.
-		e.log.ErrorContext(ctx, "a mail's draft panicked", logs.Error, failed, "stack", string(panicked.Stack))
-	}
+	reportPanic(ctx, e.log, failed)
 	if failed == nil || ctx.Err() != nil {
 		return nil, consumer.AsOutage(err) // of the folder, or the group's time is up: no mail is to blame
 	}
 	return nil, err // has the class of the mail that failed
+}
+
+// reportPanic logs the stack of a draft's panic: its error goes on without.
+func reportPanic(ctx context.Context, log *slog.Logger, err error) {
+	var panicked *dispatch.PanicError
+	if errors.As(err, &panicked) {
+		log.ErrorContext(ctx, "a mail's draft panicked", logs.Error, err, "stack", string(panicked.Stack))
+	}
 }
 
 // verdict is the error of a group: an outage if there is one, since it says
