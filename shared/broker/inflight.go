@@ -20,6 +20,11 @@ type delivery struct {
 	cancel   context.CancelFunc // ends the message's context
 	// atOnce: the nack is our own (nobody tried the message), so it may come again at once.
 	atOnce atomic.Bool
+
+	conn      *Conn
+	asked     time.Time     // when the request was sent that brought the message
+	deadline  time.Duration // the durable's AckWait
+	confirmed atomic.Bool   // the broker has said that it has the ack
 }
 
 // flights are the deliveries in flight of one subscription. Their deadlines are extended by one ticker.
@@ -80,7 +85,7 @@ func (f *flights) nack(d *delivery, delay time.Duration) {
 func (f *flights) send(d *delivery, word string) {
 	// A stream that was made anew may have a durable of the same name: this word would
 	// count for another message there.
-	if d.gone.Load() {
+	if d.gone.Load() || d.confirmed.Load() {
 		return
 	}
 	if err := f.conn.NATS.Publish(d.reply, []byte(word)); err != nil {

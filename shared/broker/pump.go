@@ -33,7 +33,7 @@ func (s *subscription) pump(ses *session) error {
 			}
 			s.works(ses)
 			if isMessage {
-				s.hand(m)
+				s.hand(m, ses.asked)
 			}
 		case <-s.flights.freed:
 		case <-changed:
@@ -73,14 +73,16 @@ func (s *subscription) ask(ses *session, timer *time.Timer, lingered bool) error
 	return ses.pull(free)
 }
 
-// hand gives a message to the handler's channel.
-func (s *subscription) hand(m *nats.Msg) {
+// hand gives a message to the handler's channel. The broker sent it after asked.
+func (s *subscription) hand(m *nats.Msg, asked time.Time) {
 	meta, err := m.Metadata()
 	if err != nil { // an ack subject of a form that we do not know: without its parts we cannot answer
 		s.parent.conn.log.ErrorContext(s.work, "message with unreadable ack subject left to the deadline", logs.Error, err)
 		return
 	}
-	d := &delivery{reply: m.Reply, gone: s.gone, received: time.Now()}
+	d := &delivery{
+		reply: m.Reply, gone: s.gone, received: time.Now(), conn: s.parent.conn, asked: asked, deadline: s.parent.config.AckWait,
+	}
 	msg := decode(s.work, m, meta, d)
 	s.flights.add(s.work, d, msg, s.parent.config.NackDelay)
 	select {

@@ -36,6 +36,7 @@ type session struct {
 	msgs   chan *nats.Msg
 	closed chan struct{} // when the last message is in msgs
 	due    int           // messages that the standing request may still bring
+	asked  time.Time     // when it was sent
 	// lingering: a pull waits for more room.
 	lingering bool
 	// answered: the durable has answered a pull, so this session works.
@@ -67,6 +68,7 @@ func (s *session) pull(n int) error {
 	if err != nil {
 		return fmt.Errorf("encode pull request: %w", err)
 	}
+	s.asked = time.Now()
 	subject := "$JS.API.CONSUMER.MSG.NEXT." + s.stream + "." + s.name
 	if err := s.conn.NATS.PublishRequest(subject, s.sub.Subject, request); err != nil {
 		return fmt.Errorf("pull: %w", err)

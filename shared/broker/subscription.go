@@ -147,7 +147,7 @@ func (s *subscription) pullUntil() error {
 	}
 	for _, m := range late {
 		if s.finishing() {
-			s.hand(m)
+			s.hand(m, ses.asked)
 			continue
 		}
 		s.giveBack(m)
