@@ -15,8 +15,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -100,7 +102,9 @@ func EnvNames() []string {
 
 // Run looks, reports and returns an error with the exit status.
 func (c *Command) Run() error {
-	ctx, cancel := context.WithTimeout(boot.SignalContext(), limit)
+	signaled, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(signaled, limit)
 	defer cancel()
 	if c.Out == nil {
 		c.Out = os.Stdout
