@@ -72,7 +72,7 @@ func (s *subscriber) take(c jetstream.Consumer) (live, past []string) {
 	deadline := time.Now().Add(patience)
 	for !s.Complete() {
 		require.True(t, time.Now().Before(deadline), "the replay is not complete")
-		batch, err := c.FetchNoWait(1000)
+		batch, err := c.Fetch(1000, jetstream.FetchMaxWait(50*time.Millisecond))
 		require.NoError(t, err)
 		for m := range batch.Messages() {
 			require.NoError(t, m.Ack())
@@ -259,14 +259,14 @@ func TestAReplayGoesOnUnderLoad(t *testing.T) {
 func TestAReplayGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b *bundle) {
+		const all = 600
+		b.commit(orders(all)...)
+		r := b.relay(options{})
+		b.drained()
+		require.NoError(t, r.stop())
 		for n, step := range []string{"replay.read", "replay.published", "replay.settled", "replay.acknowledged", "replay.handled"} {
 			name := fmt.Sprintf("s%d", n)
-			rows := orders(600)
-			b.commit(rows...)
-			r := b.relay(options{})
-			b.drained()
 			b.purgeAll()
-			require.NoError(t, r.stop())
 			var usurped atomic.Int64
 			second := b.relay(options{hook: func(now string) {
 				if now == step && usurped.Add(1) == 1 {
@@ -275,9 +275,9 @@ func TestAReplayGoesOnAfterACrash(t *testing.T) {
 			}})
 			s := b.subscribe(name, 1, start)
 			_, past := s.take(s.attach(1))
-			require.EqualValues(t, len(past), b.number(`SELECT count(*) FROM events`), "step %s", step)
+			require.Len(t, past, all, "step %s", step)
 			slices.Sort(past)
-			require.Len(t, slices.Compact(past), int(b.number(`SELECT count(*) FROM events`)), "step %s", step)
+			require.Len(t, slices.Compact(past), all, "step %s", step)
 			require.Positive(t, usurped.Load())
 			s.stop()
 			require.NoError(t, second.stop())
@@ -339,7 +339,7 @@ func TestALostTailOfAReplayIsFound(t *testing.T) {
 	})
 }
 
-// A stream with half a megabyte of room takes a replay of five: what is handled makes room, for the subscriber that reads as
+// A stream with half a megabyte of room takes a replay of two and a half: what is handled makes room, for the subscriber that reads as
 // for the others, whose floors stand still meanwhile.
 func TestAReplayIsBoundedByTheStream(t *testing.T) {
 	t.Parallel()
@@ -351,7 +351,7 @@ func TestAReplayIsBoundedByTheStream(t *testing.T) {
 		b.drained()
 		audit := b.durable("audit")
 		b.register("audit")
-		for range 50 {
+		for range 25 {
 			more := make([]outbox.Row, 20)
 			for i := range more {
 				more[i] = row(fmt.Sprintf("order-%d", len(rows)+i), 1, 5000)
