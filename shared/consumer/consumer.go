@@ -45,6 +45,7 @@ type Config struct {
 	Topic          string        // default events.TopicOrders
 	From           From          // where it begins; its first start ever decides
 	Ordered        bool          // keep lanes; otherwise the effect deduplicates by event id
+	Delivery       Delivery      // default EffectivelyOnce; another one keeps no lanes
 	Batch          int           // most events in a group. Default 100
 	Workers        int           // groups at a time. Default 2; one in mode single
 	Mode           Mode          // default ModeGroup
@@ -75,6 +76,7 @@ func (c Config) Validate() error {
 	check(c.Batch >= 0 && c.Batch <= maxBatch, fmt.Sprintf("batch must be 1 to %d events", maxBatch))
 	check(c.Workers >= 0 && c.Workers <= 64, "workers must be 1 to 64")
 	check(c.Mode == "" || c.Mode.Valid(), "mode must be group or single")
+	check(c.Delivery.Valid(), "delivery must be effectively-once, at-least-once or at-most-once")
 	check(c.MaxAttempts >= 0, "attempts must not be negative")
 	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0, "limits of parked rows must not be negative")
 	check(c.From.Valid(), "from must be start, now or an RFC 3339 time")
@@ -89,6 +91,8 @@ const maxBatch = 1000
 
 func (c Config) withDefaults() Config {
 	orElse(&c.Topic, events.TopicOrders)
+	orElse(&c.Delivery, EffectivelyOnce)
+	c.Ordered = c.Ordered && c.Delivery == EffectivelyOnce
 	orElse(&c.Batch, 100)
 	orElse(&c.Workers, 2)
 	orElse(&c.MaxAttempts, 10)

@@ -22,6 +22,8 @@ type item struct {
 	stored bool
 	// retry: the sweep claimed it, so its own row does not hold it back.
 	retry bool
+	// gone: its message was acknowledged before the effect, so a failure loses it.
+	gone bool
 	// attempts that failed before.
 	attempts int
 	// early: from before the consumer's beginning, so that the effect does not see it.
@@ -202,6 +204,7 @@ func inOrder(items []*item) []*item {
 			}
 			first.last = first.last || i.last
 			first.route = first.route.With(i.route)
+			first.gone = first.gone || i.gone
 			continue
 		}
 		seen[i.ID] = i

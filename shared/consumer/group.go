@@ -75,7 +75,7 @@ func (c *Consumer) run(ctx context.Context, b batch) (result, []*item, error) {
 	if len(res.wait) > 0 {
 		failpoint.Hit(c.Name + ".waiting_committed")
 	}
-	return res, m.items, c.finish(ctx, work, res, finished)
+	return res, m.items, committed(c.finish(ctx, work, res, finished))
 }
 
 // gather reads, without a lock, where the orders stand and which waiting rows go along.

@@ -14,7 +14,10 @@ const (
 	resultWaiting   = "waiting"
 	resultParked    = "parked"
 	resultDead      = "dead"
-	resultSkipped   = "skipped" // dead, and its order went on; counted besides dead
+	// With at-most-once delivery: acknowledged and then failed; and with an acknowledgement that nobody confirmed.
+	resultLost        = "lost"
+	resultUnconfirmed = "unconfirmed"
+	resultSkipped     = "skipped" // dead, and its order went on; counted besides dead
 )
 
 type metrics struct {
@@ -60,7 +63,7 @@ func newMetrics(r prometheus.Registerer, name string) (metrics, error) {
 			Name: "consumer_conflicts_total", Help: "Writes of this replica refused because another leads (mode single).", ConstLabels: label,
 		}),
 	}
-	for _, result := range []string{resultDone, resultDuplicate, resultEarly, resultWaiting, resultParked, resultDead, resultSkipped} {
+	for _, result := range []string{resultDone, resultDuplicate, resultEarly, resultWaiting, resultParked, resultDead, resultSkipped, resultLost, resultUnconfirmed} {
 		m.results.WithLabelValues(result)
 	}
 	if r == nil {

@@ -196,6 +196,9 @@ func (c *Consumer) receive(ctx context.Context, group []*message.Message) {
 		}
 		items = append(items, i)
 	}
+	if c.Delivery == AtMostOnce && len(items) > 0 {
+		items = c.acknowledgeFirst(ctx, items)
+	}
 	if len(items) > 0 {
 		c.handle(ctx, batch{items: items})
 	}

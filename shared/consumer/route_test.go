@@ -22,6 +22,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database/databasetest"
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 )
 
@@ -56,12 +57,15 @@ type routed struct {
 	server *embedded.Server
 	conn   *broker.Conn
 	pub    *gate
+
+	ackWait time.Duration
+	metrics *prometheus.Registry // of the replica that was started last
 }
 
 // eachRouted runs test on both engines, each with a broker of its own.
 func eachRouted(t *testing.T, test func(t *testing.T, r *routed)) {
 	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
-		r := &routed{bundle: setup(t, db)}
+		r := &routed{bundle: setup(t, db), ackWait: 500 * time.Millisecond}
 		r.server = brokertest.Server(t)
 		r.conn = brokertest.Connect(t, r.server)
 		_, err := r.conn.EnsureStream(t.Context(), broker.StreamConfig{Name: events.StreamOrders})
@@ -75,11 +79,12 @@ func eachRouted(t *testing.T, test func(t *testing.T, r *routed)) {
 func (r *routed) run(conn *broker.Conn, pub consumer.Publisher, e consumer.Effect) *replica {
 	r.t.Helper()
 	sc := consumer.Settings{Drain: time.Second}.Subscriber(r.config.Name)
-	sc.AckWait, sc.NackDelay = 500*time.Millisecond, 10*time.Millisecond
+	sc.AckWait, sc.NackDelay = r.ackWait, 10*time.Millisecond
+	r.metrics = prometheus.NewRegistry()
 	sub, err := broker.NewSubscriber(conn, sc)
 	require.NoError(r.t, err)
 	c, err := consumer.New(r.config, consumer.Deps{
-		DB: r.db, Subscriber: sub, Effect: e, Publisher: pub, Log: logs.New(r.t.Output(), "text", 0),
+		DB: r.db, Subscriber: sub, Effect: e, Publisher: pub, Log: logs.New(r.t.Output(), "text", 0), Registry: r.metrics,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -127,6 +132,24 @@ func (r *routed) onward() (all []string) {
 		all = append(all, fmt.Sprintf("%s %s %s", next, route, e.ID))
 	}
 	return all
+}
+
+// metric is what a counter says of one result.
+func (r *routed) metric(name, result string) float64 {
+	r.t.Helper()
+	families, err := r.metrics.Gather()
+	require.NoError(r.t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if f.GetName() == name && label.GetName() == "result" && label.GetValue() == result {
+					return m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	require.FailNow(r.t, "no such metric", name+" "+result)
+	return 0
 }
 
 func (r *routed) quiet() {

@@ -16,6 +16,7 @@ type Settings struct {
 	Workers    int           `name:"workers" env:"WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
 	Mode       Mode          `name:"mode" env:"MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
 	Lease      time.Duration `name:"lease" env:"LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
+	Delivery   Delivery      `name:"delivery" env:"DELIVERY" default:"effectively-once" help:"What a crash does to an event: effectively-once (comes again and takes effect once, in order), at-least-once (may take effect again; nobody waits for order) or at-most-once (lost, also when it fails)."`
 	Attempts   int           `name:"attempts" env:"ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
 	Backoff    time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
 	MaxBackoff time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
@@ -37,6 +38,7 @@ func (s Settings) WithDefaults() Settings {
 	orElse(&s.ReadyAge, time.Hour)
 	orElse(&s.Drain, 8*time.Second)
 	orElse(&s.AfterDeath, Hold)
+	orElse(&s.Delivery, EffectivelyOnce)
 	return s
 }
 
@@ -51,6 +53,7 @@ func (s Settings) Validate(prefix string) error {
 	}
 	check(s.Batch >= 1 && s.Batch <= 1000, "BATCH", "1 to 1000")
 	check(s.Workers >= 1 && s.Workers <= 16, "WORKERS", "1 to 16")
+	check(s.Delivery.Valid(), "DELIVERY", "effectively-once, at-least-once or at-most-once")
 	check(s.Mode.Valid(), "MODE", "group or single")
 	check(s.Lease >= time.Second && s.Lease <= time.Minute, "LEASE", "1s to 1m")
 	check(s.Attempts >= 1 && s.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
@@ -70,7 +73,7 @@ func (s Settings) Consumer(name string, ordered bool) Config {
 	return Config{
 		Name: name, Ordered: ordered, From: s.EventsFrom, Batch: s.Batch, Workers: s.Workers,
 		MaxAttempts: s.Attempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff, Drain: s.Drain, AfterDeath: s.AfterDeath,
-		Mode: s.Mode, Lease: s.Lease,
+		Mode: s.Mode, Lease: s.Lease, Delivery: s.Delivery,
 	}
 }
 

@@ -32,7 +32,7 @@ func (c *Consumer) halted(ctx context.Context) bool {
 // the orders whose waiting rows have become due.
 func (c *Consumer) settle(ctx context.Context, b batch) []string {
 	if c.halted(ctx) {
-		c.giveBack(ctx, b.items)
+		c.giveBack(ctx, c.lose(ctx, b.items, errNotNow))
 		return nil
 	}
 	res, items, err := c.attempt(ctx, b)
@@ -41,8 +41,8 @@ func (c *Consumer) settle(ctx context.Context, b batch) []string {
 		return res.next
 	}
 	switch {
-	case c.interrupted(ctx, err):
-		c.giveBack(ctx, items)
+	case c.interrupted(ctx, err), c.final(err):
+		c.giveBack(ctx, c.lose(ctx, items, err))
 		return nil
 	case len(items) == 0: // nothing but the look at waiting rows failed
 		c.stop(ctx, err)
@@ -134,12 +134,15 @@ func (c *Consumer) accept(ctx context.Context, res result) {
 // failed records the failure of a single event. It returns the order when that goes on without the event.
 func (c *Consumer) failed(ctx context.Context, i *item, cause error) (next []string) {
 	if isConflict(cause) && Classify(cause) == Transient {
-		c.giveBack(ctx, []*item{i}) // somebody holds the lane for long; the event is not to blame
+		c.giveBack(ctx, c.lose(ctx, []*item{i}, cause)) // somebody holds the lane for long; the event is not to blame
 		return nil
 	}
 	suspect, down := c.suspect(i, cause)
 	if down != nil {
 		defer c.stop(ctx, down)
+	}
+	if len(c.lose(ctx, []*item{i}, cause)) == 0 {
+		return nil
 	}
 	v, err := c.record(ctx, i, cause, suspect)
 	if err != nil {

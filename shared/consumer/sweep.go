@@ -56,7 +56,10 @@ func (c *Consumer) sweep(ctx, work context.Context, seen snapshot) error {
 		}
 	}
 	if !c.Ordered {
-		return nil
+		if seen.rows[stateWaiting] == 0 {
+			return nil
+		}
+		return c.rounds(ctx, work, c.claimWaiting)
 	}
 	if seen.rows[stateWaiting] == 0 {
 		c.forgetOrphans()
@@ -127,6 +130,17 @@ func (c *Consumer) claimLeftovers(ctx context.Context, tx *database.Tx) ([]*item
 			ORDER BY p.order_id, p.version LIMIT $1`+tx.Dialect.SkipLocked()+`)
 		UPDATE parked SET claimed_until = `+now+` + $2 WHERE event_id IN (SELECT id FROM due)
 		RETURNING `+storedColumns, c.Batch, c.claimTime(), settleTime.Microseconds())
+}
+
+// claimWaiting takes all waiting events: they are from when the consumer kept an order, and nothing waits any more.
+func (c *Consumer) claimWaiting(ctx context.Context, tx *database.Tx) ([]*item, []unreadable, error) {
+	now := tx.Dialect.Now()
+	return storedItems(ctx, tx, `
+		WITH due AS MATERIALIZED (
+			SELECT event_id AS id FROM parked WHERE state = 'waiting' AND claimed_until <= `+now+`
+			ORDER BY order_id, version LIMIT $1`+tx.Dialect.SkipLocked()+`)
+		UPDATE parked SET claimed_until = `+now+` + $2 WHERE event_id IN (SELECT id FROM due)
+		RETURNING `+storedColumns, c.Batch, c.claimTime())
 }
 
 func (c *Consumer) claimTime() int64 { return (2 * c.Timeout).Microseconds() }

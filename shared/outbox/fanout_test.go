@@ -122,7 +122,7 @@ func TestThePurgeGoesOnAlongARoute(t *testing.T) {
 		b.purgedTwice(looks)
 		require.EqualValues(t, 1, b.firstSeq())
 		b.register("audit")
-		b.register("shop") // not on the route: it gets nothing, and holds up nothing
+		b.register("shop")                                                                         // not on the route: it gets nothing, and holds up nothing
 		b.eventually(func() bool { return b.firstSeq() == 11 }, "what went on to audit is purged") // 11 to 20 is for audit
 		b.step(audit, 4)
 		b.eventually(func() bool { return b.firstSeq() == 15 }, "and what audit has")
