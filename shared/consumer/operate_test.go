@@ -131,6 +131,35 @@ func TestSkipFillsAGap(t *testing.T) {
 	})
 }
 
+// TestFillGivesWhatNeverCame: one version after the other, and nothing that is not missing.
+func TestFillGivesWhatNeverCame(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		b.lane("a", 1)
+		b.store("a", 4, 0, time.Minute, time.Now())
+		b.exec(`UPDATE parked SET headers = '{"Pillarbox-Route":["loyalty,audit"]}'`)
+		o := b.operator()
+		for body, kind := range map[string]error{
+			string(event("a", 1)): consumer.ErrRefused, // took effect
+			string(event("a", 4)): consumer.ErrRefused, // is here
+			string(event("a", 5)): consumer.ErrRefused, // nothing waits for it
+			string(event("b", 2)): consumer.ErrInvalid, // another order's
+			"noise":               consumer.ErrInvalid,
+		} {
+			require.ErrorIs(t, o.Fill(t.Context(), ada, "a", []byte(body)), kind, body)
+		}
+		require.Equal(t, 1, b.parked("waiting"))
+		require.NoError(t, o.Fill(t.Context(), ada, "a", event("a", 3)))
+		require.NoError(t, o.Fill(t.Context(), ada, "a", event("a", 2)))
+		require.ErrorIs(t, o.Fill(t.Context(), ada, "a", event("a", 2)), consumer.ErrRefused)
+		require.Equal(t, 3, b.count(`SELECT count(*) FROM parked WHERE headers LIKE '%audit%'`), "they are on the route of what waits")
+		b.exec(`UPDATE parked SET headers = '{}'`)
+		b.start(consumer.Apply(record))
+		b.eventually(t, func() bool { return b.versions("a") == "2 3 4" }, "in order")
+	})
+}
+
 func TestSkipKeepsTheBytes(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -21,14 +22,15 @@ import (
 )
 
 const (
-	maxBody = 256 << 10
+	// maxBody has room for the largest event, with its quotes escaped.
+	maxBody = 2 << 20
 	// requestTimeout bounds one action with its retries.
 	requestTimeout = 30 * time.Second
 )
 
 // Handler serves o below the root it is mounted on (admin.Checks.Mount).
 func Handler(o *consumer.Operator) http.Handler {
-	h := &handler{o}
+	h := &handler{o, o.Log()}
 	r := chi.NewRouter()
 	r.NotFound(httpserver.NotFound)
 	r.MethodNotAllowed(httpserver.MethodNotAllowed)
@@ -36,6 +38,7 @@ func Handler(o *consumer.Operator) http.Handler {
 	r.Get("/parked/order", h.answer(h.parkedOrder))
 	r.Post("/parked/retry", h.answer(h.retry))
 	r.Post("/parked/skip", h.answer(h.skip))
+	r.Post("/parked/fill", h.answer(h.fill))
 	r.Get("/dead", h.answer(h.letters))
 	r.Get("/dead/letter", h.answer(h.letter))
 	r.Post("/dead/drop", h.answer(h.drop))
@@ -47,7 +50,10 @@ func Handler(o *consumer.Operator) http.Handler {
 	return r
 }
 
-type handler struct{ o *consumer.Operator }
+type handler struct {
+	o   *consumer.Operator
+	log *slog.Logger
+}
 
 func one[T any](items []T, err error) (Page[T], error) { return Page[T]{Items: items}, err }
 
@@ -61,7 +67,7 @@ func (h *handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		if err != nil {
 			p := problemOf(err)
 			if p.Status == http.StatusInternalServerError {
-				h.o.Log().ErrorContext(ctx, "operator's request failed", logs.Error, err)
+				h.log.ErrorContext(ctx, "operator's request failed", logs.Error, err)
 			}
 			p.Write(w)
 			return
@@ -173,6 +179,14 @@ func (h *handler) skip(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return Done{true}, h.o.Skip(r.Context(), h.actor(r, ask.Reason), ask.Order, ask.Range)
+}
+
+func (h *handler) fill(r *http.Request) (any, error) {
+	ask, err := read[Fill](r)
+	if err != nil {
+		return nil, err
+	}
+	return Done{true}, h.o.Fill(r.Context(), h.actor(r, ask.Reason), ask.Order, []byte(ask.Body))
 }
 
 func (h *handler) letters(r *http.Request) (any, error) {

@@ -123,7 +123,7 @@ func TestBodies(t *testing.T) {
 		`{} {}`:                    400,
 		`[]`:                       400,
 		``:                         400,
-		`{"why":"` + strings.Repeat("x", 300<<10) + `"}`: 413,
+		`{"why":"` + strings.Repeat("x", 3<<20) + `"}`: 413,
 		`{"rate":-1}`: 400,
 		`{}`:          409, // nothing there
 	} {

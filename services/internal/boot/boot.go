@@ -59,6 +59,9 @@ func Watch(checks *admin.Checks, name string, s Service) {
 	if o, ok := s.(interface{ Operator() *consumer.Operator }); ok {
 		checks.Mount(name, operate.Handler(o.Operator()))
 	}
+	if a, ok := s.(interface{ Admin() http.Handler }); ok {
+		checks.Mount(name, a.Admin())
+	}
 }
 
 // Logging are the settings of a process's log.

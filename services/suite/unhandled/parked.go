@@ -19,6 +19,7 @@ type Parked struct {
 	List  parkedList  `cmd:"" name:"ls" help:"List events that wait for a predecessor, for another attempt, or for a person."`
 	Show  parkedShow  `cmd:"" help:"Show all that is parked of one order, with the events."`
 	Retry parkedRetry `cmd:"" help:"Try parked events now instead of at their time."`
+	Fill  parkedFill  `cmd:"" help:"Give an order the versions that never came, from the store's history."`
 	Skip  parkedSkip  `cmd:"" help:"Let an order go on without the version that holds it, or without those that never came."`
 }
 
@@ -220,6 +221,62 @@ func (w *work) say(object any, format string, args ...any) error {
 		return w.Object(object)
 	}
 	return w.Line(format, args...)
+}
+
+type parkedFill struct {
+	Order    string `arg:"" help:"Order id."`
+	Reason   string `name:"reason" placeholder:"TEXT" help:"Why, for the record."`
+	statuses `kong:"-"`
+}
+
+// Run asks the store for what each service misses of the order, and hands it over.
+func (c *parkedFill) Run(group *Parked) error {
+	return group.run(func(ctx context.Context, w *work) error {
+		if w.store == nil {
+			return errors.New("the store has the events and is not there: add its admin address")
+		}
+		found, err := w.ofOrder(ctx, c.Order)
+		if err != nil {
+			return err
+		}
+		missed := false
+		for _, at := range found {
+			if missing := at.events[0].Missing; missing != nil {
+				missed = true
+				if err := c.fill(ctx, w, at.client, *missing); err != nil {
+					return fmt.Errorf("%s: %w", at.client.Service, err)
+				}
+			}
+		}
+		if !missed {
+			return fmt.Errorf("order %s misses no version", c.Order)
+		}
+		w.later()
+		return nil
+	})
+}
+
+func (c *parkedFill) fill(ctx context.Context, w *work, k *operate.Client, missing consumer.Range) error {
+	for next := missing.From; next <= missing.To; {
+		page, err := w.store.Events(ctx, c.Order, next, missing.To)
+		if err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+		if len(page) == 0 {
+			page = []operate.StoredEvent{{}} // what comes first is not there
+		}
+		for _, e := range page {
+			if e.Version != next {
+				return fmt.Errorf("the store has no version %d of order %s: skip is what is left", next, c.Order)
+			}
+			if err := k.Fill(ctx, operate.Fill{Order: c.Order, Body: e.Body, Reason: c.Reason}); err != nil {
+				return err
+			}
+			next++
+		}
+	}
+	return w.say(map[string]any{"service": k.Service, "order": c.Order, "from": missing.From, "to": missing.To},
+		"%s: %s of order %s handed over", k.Service, missing, c.Order)
 }
 
 type parkedSkip struct {

@@ -1,6 +1,6 @@
 // Package unhandled holds the operator's commands over events that did not take
-// effect: suite parked ls, show, retry and skip, and suite dead ls, show, drop,
-// redrive, status, cancel and actions.
+// effect: suite parked ls, show, retry, fill and skip, and suite dead ls, show,
+// drop, redrive, status, cancel and actions.
 //
 // They work through the admin port of the suite that runs on a folder, through
 // the admin ports of separate services, and on a folder without a suite directly.
@@ -24,6 +24,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/pillarbox/pillarbox/services/store/storesvc"
 	"github.com/pillarbox/pillarbox/services/suite/all"
 	"github.com/pillarbox/pillarbox/services/suite/inprocess"
 	"github.com/pillarbox/pillarbox/services/suite/terminal"
@@ -80,7 +81,8 @@ type work struct {
 	*terminal.Streams
 	json    bool
 	clients []*operate.Client
-	stopped bool // no service runs: this process holds the folder
+	store   *operate.Client // nil when it is not there
+	stopped bool            // no service runs: this process holds the folder
 	close   func() error
 }
 
@@ -117,7 +119,10 @@ func (c *Common) open(ctx context.Context, w *work) (err error) {
 			addresses = append(addresses, a)
 		}
 		w.clients, err = operate.Dial(ctx, addresses, c.who())
-		return errors.Join(err, c.choose(w))
+		if err != nil {
+			return err
+		}
+		return c.choose(w)
 	}
 	place, err := inprocess.Reach(ctx, c.Data)
 	if err != nil {
@@ -126,7 +131,10 @@ func (c *Common) open(ctx context.Context, w *work) (err error) {
 	w.close = place.Close
 	if place.Admin != "" {
 		w.clients, err = operate.Dial(ctx, []string{"http://" + place.Admin}, c.who())
-		return errors.Join(err, c.choose(w))
+		if err != nil {
+			return err
+		}
+		return c.choose(w)
 	}
 	w.stopped = true
 	if err := c.openFolder(ctx, w); err != nil {
@@ -142,9 +150,8 @@ func (c *Common) open(ctx context.Context, w *work) (err error) {
 func (c *Common) openFolder(ctx context.Context, w *work) error {
 	log := logs.New(w.Err, "text", slog.LevelError)
 	for _, e := range (all.Settings{}).Entries() {
-		operator := all.Operators()[e.Name]
 		path := filepath.Join(c.Data, e.Name+".db")
-		if _, err := os.Stat(path); operator == nil || errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		options := database.Options{Schema: e.Name}
@@ -158,14 +165,27 @@ func (c *Common) openFolder(ctx context.Context, w *work) error {
 		}
 		before := w.close
 		w.close = func() error { return errors.Join(db.Close(), before()) }
-		w.clients = append(w.clients, operate.Local(e.Name, operate.Handler(operator(db, log)), c.who()))
+		handler := storesvc.Admin(db)
+		if operator := all.Operators()[e.Name]; operator != nil {
+			handler = operate.Handler(operator(db, log))
+		}
+		w.clients = append(w.clients, operate.Local(e.Name, handler, c.who()))
 	}
 	return nil
 }
 
-// choose keeps the services that are meant.
+// choose keeps the services that are meant, and tells the store from those that have parked events.
 func (c *Common) choose(w *work) error {
+	for n, k := range w.clients {
+		if k.Service == operate.Store {
+			w.store, w.clients = k, slices.Delete(w.clients, n, n+1)
+			break
+		}
+	}
 	if len(c.Service) == 0 {
+		if len(w.clients) == 0 {
+			return errors.New("no service with parked events is there")
+		}
 		return nil
 	}
 	w.clients = slices.DeleteFunc(w.clients, func(k *operate.Client) bool { return !slices.Contains(c.Service, k.Service) })

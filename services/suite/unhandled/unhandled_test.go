@@ -231,6 +231,26 @@ func TestParkedCommands(t *testing.T) {
 	})
 }
 
+func TestGapIsFilledFromTheStore(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, p *place, address []string) {
+		ok, refused := p.command(address)
+		refused("no version 2", "parked", "fill", "gap")
+		refused("misses no version", "parked", "fill", "later")
+		for _, v := range []int{2, 3} {
+			p.exec("store", `INSERT INTO events (id, order_id, version, type, payload) VALUES ($1, 'gap', $2, 'order.changed.v1', $3)`,
+				fmt.Sprint("gap-", v), v, []byte(event("gap", v)))
+		}
+		require.Contains(t, ok("parked", "fill", "gap", "--reason", "the stream was lost"), "loyalty: versions 2 to 3 of order gap handed over")
+		if p.url == "" {
+			p.start()
+		}
+		require.Eventually(t, func() bool { return p.count("loyalty", `SELECT count(*) FROM ledger WHERE order_id = 'gap'`) == 3 }, soon, tick)
+		require.Equal(t, 4, p.count("loyalty", `SELECT version FROM lanes WHERE order_id = 'gap'`))
+		require.Contains(t, ok("dead", "actions"), "the stream was lost")
+	})
+}
+
 func TestDeadCommands(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, p *place, address []string) {
