@@ -276,6 +276,43 @@ func TestRedriveWaitsForAnOutage(t *testing.T) {
 	})
 }
 
+// TestSkippedDuringARedrive: what a person decides meanwhile counts, and the letter stays.
+func TestSkippedDuringARedrive(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		f := refuse("a")
+		var down atomic.Bool
+		outage := func(context.Context) error {
+			if down.Load() {
+				return consumer.AsOutage(errBroken)
+			}
+			return nil
+		}
+		b.start(&staged{t: t, probe: outage, prepare: func(ctx context.Context, g consumer.Group) error {
+			if err := outage(ctx); err != nil {
+				return err
+			}
+			return f.check(ctx, g)
+		}})
+		b.stream.publish(event("a", 1), event("a", 2))
+		b.eventually(t, func() bool { return b.letters() == 1 && b.parked("waiting") == 1 }, "dead")
+		f.only()
+		down.Store(true)
+		o := b.operator()
+		_, err := o.StartRedrive(t.Context(), ada, consumer.LetterFilter{}, 1000, false)
+		require.NoError(t, err)
+		b.eventually(t, func() bool { return b.count(`SELECT count(*) FROM redrive_items WHERE state = 'trying'`) == 1 }, "under way")
+		require.ErrorIs(t, o.Drop(t.Context(), ada, "event-a-1"), consumer.ErrRefused)
+		require.NoError(t, o.Skip(t.Context(), ada, "a", consumer.Range{From: 1, To: 1}))
+		down.Store(false)
+		b.eventually(t, func() bool { return b.redriveState(o, "").State == "done" }, "over")
+		require.Equal(t, 1, b.redriveState(o, "").Gone)
+		b.eventually(t, func() bool { return b.versions("a") == "2" }, "its order went on")
+		require.Equal(t, 1, b.letters())
+	})
+}
+
 // TestRedriveRefuses what can have no effect, and says why.
 func TestRedriveRefuses(t *testing.T) {
 	t.Parallel()

@@ -130,6 +130,9 @@ func (r *redriving) outcome(ctx context.Context, tx *database.Tx, it redriveItem
 		if l.attempts > it.attempts {
 			return itemFailed, l.reason, nil
 		}
+		if l.skipped {
+			return itemGone, "an operator has let its order go on", nil
+		}
 		if _, err := tx.ExecContext(ctx, `DELETE FROM dead_letters WHERE id = $1`, l.id); err != nil {
 			return "", "", fmt.Errorf("delete settled letter: %w", err)
 		}

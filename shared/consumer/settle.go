@@ -1,9 +1,12 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/database"
@@ -96,7 +99,8 @@ func (c *Consumer) overtaken(ctx context.Context, err error) bool {
 	return true
 }
 
-// split divides the items of a failed group: by order, and one order by event.
+// split divides the items of a failed group: by order, and one order by event. The orders come in any order, so that
+// many bad ones together do not stand before the good ones each time: one that succeeds tells poison from an outage.
 func split(items []*item, ordered bool) [][]*item {
 	var parts [][]*item
 	for _, i := range items {
@@ -109,6 +113,13 @@ func split(items []*item, ordered bool) [][]*item {
 	if len(parts) == 1 && len(items) > 1 {
 		return split(items, false)
 	}
+	turn := map[string]uint64{}
+	for _, p := range parts {
+		if turn[p[0].Subject] == 0 {
+			turn[p[0].Subject] = rand.Uint64()
+		}
+	}
+	slices.SortStableFunc(parts, func(a, b []*item) int { return cmp.Compare(turn[a[0].Subject], turn[b[0].Subject]) })
 	return parts
 }
 

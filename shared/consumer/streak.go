@@ -17,9 +17,12 @@ import (
 //	tripped ──OutageEvents more failed since the pause ended──▶ tripped again, a longer pause
 //
 // While it is tripped a failure burns no attempt: the event is parked for a
-// moment, so that the next ones get their turn. So poisoned events, however
-// many lie together, cannot hold up good ones: those are reached, and one
-// that succeeds closes it. Poison among good events never trips it.
+// moment, so that the next ones get their turn, and the orders of a group come
+// in any order. So poisoned events that lie together cannot hold up good ones
+// for long: those are reached, and one that succeeds closes it. Poison among
+// good events never trips it. The price: where nothing else happens at all, many
+// poisoned orders look like a partner that is down, and are tried again without
+// becoming dead letters until one event succeeds.
 type streak struct {
 	events, orders int           // how many make an outage
 	after          time.Duration // and over what time at least

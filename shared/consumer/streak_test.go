@@ -65,6 +65,7 @@ func TestPoisonIsNoOutage(t *testing.T) {
 	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
 		b := setup(t, db)
 		b.config.MaxAttempts = 3
+		b.config.OutageAfter = 20 * time.Second // however slow the machine
 		r := b.start(&staged{t: t, prepare: (&partner{}).check})
 		const burst, good = 50, 200
 		for o := range good {
@@ -82,13 +83,12 @@ func TestPoisonIsNoOutage(t *testing.T) {
 	})
 }
 
-// TestPoisonCannotHoldUpWhatComesAfter: also when a burst was taken for an outage the good events behind it get
-// through, since failures make room.
+// TestPoisonCannotHoldUpWhatComesAfter: also when a burst was taken for an outage the good events among and behind
+// it get through.
 func TestPoisonCannotHoldUpWhatComesAfter(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
 		b := setup(t, db)
-		b.config.MaxAttempts = 3
 		b.config.OutageAfter = time.Nanosecond
 		const burst = 40
 		for o := range burst {
@@ -98,7 +98,6 @@ func TestPoisonCannotHoldUpWhatComesAfter(t *testing.T) {
 		b.eventually(t, func() bool { return r.sub.pauses.Load() > 0 }, "taken for an outage")
 		b.stream.publish(event("good", 1))
 		b.eventually(t, func() bool { return b.versions("good") == "1" }, "reached")
-		require.Zero(t, b.letters(), "and meanwhile nothing was burnt to the end")
 	})
 }
 
