@@ -2,9 +2,12 @@ package mailersvc
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/mail"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +28,7 @@ import (
 type Sending struct {
 	Transport    string        `name:"transport" env:"PILLARBOX_MAILER_TRANSPORT" default:"pickup" help:"Where mails go: pickup (files in the pickup folder), or a mail server as smtp://user@host:port?tls=required|opportunistic|off&timeout=30s (STARTTLS; required is the default with a user, otherwise opportunistic), smtps://… for TLS from the first byte. The workers share the connections: one each."`
 	SMTPPassword string        `name:"smtp-password" env:"PILLARBOX_MAILER_SMTP_PASSWORD" placeholder:"PASSWORD" help:"Password of the user at the mail server; it is never sent in clear. …_FILE names a file with it."`
+	Roots        string        `name:"smtp-roots" env:"PILLARBOX_MAILER_SMTP_ROOTS" placeholder:"FILE" help:"PEM file with the authorities that the mail server's certificate is checked against (default: the system's)."`
 	GiveUp       time.Duration `name:"give-up" env:"PILLARBOX_MAILER_GIVE_UP" default:"24h" help:"Mail server: time of attempts after which a mail that is still deferred becomes a dead letter (1m to 168h)."`
 }
 
@@ -52,6 +56,8 @@ func (s Sending) validate(check func(ok bool, name, rule string)) {
 	}
 	check(err == nil, "TRANSPORT", rule)
 	check(err != nil || (server.User == "") == (s.SMTPPassword == ""), "SMTP_PASSWORD", "set when PILLARBOX_MAILER_TRANSPORT has a user, and only then")
+	_, err = s.roots()
+	check(err == nil, "SMTP_ROOTS", "a PEM file with certificates")
 	check(s.GiveUp >= time.Minute && s.GiveUp <= 168*time.Hour, "GIVE_UP", "1m to 168h")
 }
 
@@ -71,6 +77,22 @@ func (s Sending) server() (smtp.Server, error) {
 	server, err := smtp.ParseServer(s.Transport)
 	server.Password = s.SMTPPassword
 	return server, err
+}
+
+// roots are the authorities to trust, nil for the system's.
+func (s Sending) roots() (*x509.CertPool, error) {
+	if s.Roots == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(s.Roots)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New("no certificate in it")
+	}
+	return pool, nil
 }
 
 // transport is one way out for mails.
@@ -144,6 +166,10 @@ func newSMTP(c Config, d Deps, letters *letter.Renderer, drafts dispatch.Strateg
 	if err != nil {
 		return nil, err
 	}
+	roots, err := c.roots()
+	if err != nil {
+		return nil, err
+	}
 	from, err := mail.ParseAddress(c.From)
 	if err != nil {
 		return nil, err
@@ -153,7 +179,7 @@ func newSMTP(c Config, d Deps, letters *letter.Renderer, drafts dispatch.Strateg
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	config := sender.Config{
-		SMTP: smtp.Config{Server: server, Name: c.Domain}, From: from.Address, Workers: c.Workers,
+		SMTP: smtp.Config{Server: server, Name: c.Domain, Roots: roots}, From: from.Address, Workers: c.Workers,
 		Backoff: c.Backoff, MaxBackoff: c.MaxBackoff, GiveUp: c.GiveUp, Drain: c.Drain,
 	}
 	if c.Dispatch == dispatch.ModeSingle {
