@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
-	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
@@ -26,7 +25,6 @@ type seen struct {
 	registered int64
 	created    int64
 	floor      uint64
-	replaying  bool // a replay for it is not over
 }
 
 // purge removes from the stream what every registered consumer has acknowledged
@@ -87,9 +85,6 @@ func (l *leader) tryPurge(ctx context.Context) (blocked string, err error) {
 			continue
 		}
 		acked = min(acked, floor)
-		if err := purgeReplay(ctx, handle, name, now, floor); err != nil {
-			return "", err
-		}
 	}
 	if why := l.checkConsumers(ctx, consumers); why != "" {
 		blocked = why
@@ -108,19 +103,6 @@ func (l *leader) tryPurge(ctx context.Context) (blocked string, err error) {
 	}
 	l.log.DebugContext(ctx, "stream purged", logs.Sequence, upTo)
 	return "", nil
-}
-
-// purgeReplay removes what a new subscriber has handled of its replay: nobody else reads it, and it takes the room
-// of what comes next.
-func purgeReplay(ctx context.Context, stream jetstream.Stream, name string, now seen, floor uint64) error {
-	if !now.replaying {
-		return nil
-	}
-	err := stream.Purge(ctx, jetstream.WithPurgeSubject(events.ReplayTopic(name)), jetstream.WithPurgeSequence(floor+1))
-	if err != nil {
-		return fmt.Errorf("purge replay of %s: %w", name, err)
-	}
-	return nil
 }
 
 // pressed returns up to which sequence the stream has to go to be half empty when it
@@ -194,8 +176,7 @@ func passedOver(ctx context.Context, stream jetstream.Stream, info *jetstream.Co
 
 // registered reads the consumers that the purge waits for.
 func (l *leader) registered(ctx context.Context) (found map[string]seen, err error) {
-	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT c.name, c.durable, c.registered_at, CASE WHEN r.state <> 'handled' THEN 1 ELSE 0 END
-		FROM consumers c LEFT JOIN replays r ON r.name = c.name`)
+	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT name, durable, registered_at FROM consumers`)
 	if err != nil {
 		return nil, fmt.Errorf("read registered consumers: %w", err)
 	}
@@ -204,7 +185,7 @@ func (l *leader) registered(ctx context.Context) (found map[string]seen, err err
 	for rows.Next() {
 		var name string
 		var s seen
-		if err := rows.Scan(&name, &s.durable, &s.registered, &s.replaying); err != nil {
+		if err := rows.Scan(&name, &s.durable, &s.registered); err != nil {
 			return nil, fmt.Errorf("read registered consumers: %w", err)
 		}
 		found[name] = s

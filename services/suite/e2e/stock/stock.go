@@ -71,8 +71,10 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-// Complete reports whether all that was wanted of the past has been counted.
-func (s *Service) Complete() bool { return s.registrar.Complete() }
+// Complete reports whether it works, and all that was wanted of the past has been counted.
+func (s *Service) Complete() bool {
+	return s.consumer.Status().Paused == "" && s.registrar.Complete()
+}
 
 // count writes what each order takes now, in the transaction that advances the order's lane.
 func count(ctx context.Context, tx *database.Tx, due []consumer.Event) error {
