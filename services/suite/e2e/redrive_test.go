@@ -7,13 +7,17 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pillarbox/pillarbox/services/suite/e2e"
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/events"
 )
 
 // redriveSteps: a redrive of dead letters.
@@ -106,4 +110,45 @@ func bury(t *testing.T, ctx context.Context, dir string, n int) {
 		return nil
 	}))
 	require.NoError(t, db.Close())
+}
+
+// TestOperatorAtSeparateServices: the tool works through the admin ports of services on PostgreSQL.
+func TestOperatorAtSeparateServices(t *testing.T) {
+	t.Parallel()
+	cluster := startCluster(t, 1)
+	line := cluster.Line()
+	conn, err := nats.Connect(line.Publisher, nats.Token(line.Token))
+	require.NoError(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.Publish(t.Context(), events.TopicOrders, []byte("noise"))
+	require.NoError(t, err)
+
+	b, err := binaries()
+	require.NoError(t, err)
+	suite, err := e2e.NewSuiteProcess(b, t.TempDir()) // only for its binary
+	require.NoError(t, err)
+	operate := func(args ...string) (found []map[string]any) {
+		cmd := exec.CommandContext(t.Context(), suite.Path, append(args, "--json", "--as", "ada", "--admin", strings.Join(line.Admins, ","))...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		require.NoError(t, err, "%v: %s", args, stderr.String())
+		for one := range strings.Lines(string(out)) {
+			found = append(found, nil)
+			require.NoError(t, json.Unmarshal([]byte(one), &found[len(found)-1]), one)
+		}
+		return found
+	}
+	var letters []map[string]any
+	require.Eventually(t, func() bool { letters = operate("dead", "ls"); return len(letters) == 3 }, deadline, 100*time.Millisecond)
+	id := letters[0]["id"].(string)
+	for _, service := range []string{"mailer", "audit", "loyalty"} {
+		require.Equal(t, "noise", operate("dead", "show", id, "--service", service)[0]["body"])
+		operate("dead", "drop", id, "--service", service, "--reason", "noise", "--yes")
+	}
+	require.Empty(t, operate("dead", "ls"))
+	require.Len(t, operate("dead", "actions"), 3)
+	require.Empty(t, operate("parked", "ls"))
 }
