@@ -35,6 +35,7 @@ const (
 	codeMessageTooLarge  jetstream.ErrorCode = 10054
 	codeStoreFailed      jetstream.ErrorCode = 10077
 	codeHeaderTooLarge   jetstream.ErrorCode = 10097
+	codeIDInProcess      jetstream.ErrorCode = 10158
 	codeBatchDuplicate   jetstream.ErrorCode = 10201
 )
 
@@ -53,7 +54,7 @@ func publishError(err error) error {
 		return err
 	}
 	switch api.ErrorCode {
-	case codeBatchDuplicate:
+	case codeBatchDuplicate, codeIDInProcess: // the latter also for minutes after a batch that could not be stored
 		return fmt.Errorf("%w: %w", ErrDuplicate, err)
 	case codeMessageTooLarge, codeHeaderTooLarge:
 		return fmt.Errorf("%w: %w", ErrRefused, err)

@@ -256,3 +256,21 @@ func TestNotReadyWithoutItsDatabase(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, s.Ready(t.Context()), "database")
 }
+
+// TestAtLeastOncePoints: the ledger passes over what it knows and what is older than that, so an event that comes again
+// counts once; an older version that comes later leaves no row, and the balance is that of the newest.
+func TestAtLeastOncePoints(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		s, _ := b.start(t, loyaltysvc.Config{Settings: consumer.Settings{Delivery: consumer.AtLeastOnce}})
+		newest := event(t, events.TypeChanged, "o", 2, "ada@example.com", "13.50")
+		b.publish(t, newest)
+		b.waitForEvents(t, 1)
+		b.publish(t, event(t, events.TypePlaced, "o", 1, "ada@example.com", "9.00"), newest)
+		b.publish(t, event(t, events.TypePlaced, "last", 1, "bob@example.com", "1.00"))
+		b.waitForEvents(t, 2)
+		require.EqualValues(t, 13, points(t, s, "ada@example.com"))
+		require.Zero(t, b.count(t, "SELECT COUNT(*) FROM dead_letters")+b.count(t, "SELECT COUNT(*) FROM parked"))
+	})
+}

@@ -32,6 +32,7 @@ type Config struct {
 	Transactions int                 `name:"transactions" env:"PILLARBOX_MAILER_TRANSACTIONS" default:"2" help:"Transactions at a time (1 to 16)."`
 	Mode         consumer.Mode       `name:"mode" env:"PILLARBOX_MAILER_MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
 	Lease        time.Duration       `name:"lease" env:"PILLARBOX_MAILER_LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
+	Delivery     consumer.Delivery   `name:"delivery" env:"PILLARBOX_MAILER_DELIVERY" default:"effectively-once" help:"What a crash does to an event: effectively-once (comes again and takes effect once, in order), at-least-once (comes again; nobody waits for order) or at-most-once (lost, also when it fails)."`
 	Rate         float64             `name:"rate" env:"PILLARBOX_MAILER_RATE" default:"0" help:"Mails per second that all replicas together hand to the transport (0.001 to 1000000; 0: unlimited)."`
 	Burst        int                 `name:"burst" env:"PILLARBOX_MAILER_BURST" default:"0" help:"Mails that may go at once after a quiet time (at least 2 and a fifth of a second's worth; 0: two seconds' worth)."`
 	Attempts     int                 `name:"attempts" env:"PILLARBOX_MAILER_ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
@@ -82,6 +83,7 @@ func (c Config) withDefaults() Config {
 	orElse(&c.Backoff, time.Second)
 	orElse(&c.MaxBackoff, time.Hour)
 	orElse(&c.AfterDeath, consumer.Hold)
+	orElse(&c.Delivery, consumer.EffectivelyOnce)
 	orElse(&c.Sweep, 5*time.Second)
 	orElse(&c.ReadyAge, time.Hour)
 	orElse(&c.Drain, 8*time.Second)
@@ -115,6 +117,7 @@ func (c Config) Validate() error {
 	check(c.Workers >= 1 && c.Workers <= 256, "WORKERS", "1 to 256")
 	check(c.Transactions >= 1 && c.Transactions <= 16, "TRANSACTIONS", "1 to 16")
 	check(c.Mode.Valid(), "MODE", "group or single")
+	check(c.Delivery.Valid(), "DELIVERY", "effectively-once, at-least-once or at-most-once")
 	check(c.Lease >= time.Second && c.Lease <= time.Minute, "LEASE", "1s to 1m")
 	check(pace.Config{Name: c.name(), Rate: c.Rate}.Validate() == nil, "RATE", "0 (unlimited) or 0.001 to 1000000")
 	check(c.budget().Validate() == nil, "BURST", "0 (two seconds' worth), or 2 to 1000000000 and at least a fifth of PILLARBOX_MAILER_RATE")
@@ -178,6 +181,7 @@ func (c Config) consumer() consumer.Config {
 		From:        c.EventsFrom,
 		Ordered:     ordered,
 		AfterDeath:  c.AfterDeath,
+		Delivery:    c.Delivery,
 		Batch:       c.Batch,
 		Workers:     c.Transactions,
 		Mode:        c.Mode,

@@ -22,6 +22,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/broker/brokertest"
+	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/database/databasetest"
 	"github.com/pillarbox/pillarbox/shared/events"
@@ -310,4 +311,20 @@ func TestNewWantsItsParts(t *testing.T) {
 	}
 	_, err := mailersvc.New(mailersvc.Config{Batch: -1}, mailersvc.Deps{})
 	require.ErrorContains(t, err, "PILLARBOX_MAILER_BATCH")
+}
+
+// TestAtLeastOnceMailsAreStillOne: the delivery's own key knows an event that comes again. What is given up is the order:
+// nobody waits for a version that is missing.
+func TestAtLeastOnceMailsAreStillOne(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "mailer", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		s, _ := b.startAs(t, mailersvc.Config{Delivery: consumer.AtLeastOnce, Sweep: 200 * time.Millisecond})
+		b.ready(t, s)
+		b.publish(t, event(t, "o", 3, nil))
+		b.waitFor(t, 1)
+		b.publish(t, event(t, "o", 1, nil), event(t, "o", 3, nil), event(t, "o", 1, nil))
+		b.settled(t)
+		b.waitFor(t, 2)
+	})
 }

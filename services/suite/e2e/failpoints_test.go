@@ -31,6 +31,8 @@ var (
 	}
 	// routeSteps: a steady load with sequential fan-out.
 	routeSteps = []string{"mailer.forward_pending", "mailer.forwarded", "audit.forward_pending", "audit.forwarded"}
+	// smtpSteps: a steady load with a mail server instead of the pickup folder (see smtp_test.go).
+	smtpSteps = []string{"mailer.inserted", "mailer.claimed", "mailer.dotted", "mailer.answered", "mailer.settled"}
 	// startSteps: a start under load, the first time that they are passed.
 	startSteps = []string{"store.purge.done"}
 	// firstSteps: the first start ever, when the stream is made and the database knows of none.
@@ -49,7 +51,7 @@ var (
 	}
 	// elsewhere: only failures that a healthy line never has; the packages' own tests
 	// crash there.
-	elsewhere = []string{"waiting_committed", "dead_committed", "sweep_claimed"}
+	elsewhere = []string{"waiting_committed", "dead_committed", "sweep_claimed", "acknowledged_first"}
 )
 
 // TestEveryFailpointIsCrashedAt reads the source: a new failpoint without a crash
@@ -57,7 +59,7 @@ var (
 func TestEveryFailpointIsCrashedAt(t *testing.T) {
 	t.Parallel()
 	hit := regexp.MustCompile(`(?:failpoint\.Hit|\.step)\((?:[\w.]+ \+ )?"\.?([\w.]+)"\)`)
-	covered := strings.Join(slices.Concat(steps, redriveSteps, routeSteps, startSteps, firstSteps, refillSteps, replaySteps, elsewhere), " ") + " "
+	covered := strings.Join(slices.Concat(steps, smtpSteps, redriveSteps, routeSteps, startSteps, firstSteps, refillSteps, replaySteps, elsewhere), " ") + " "
 	found := 0
 	err := filepath.WalkDir("../../..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
