@@ -18,5 +18,9 @@ func main() {
 			return mailersvc.New(c, mailersvc.Deps(d))
 		},
 		Secrets: mailersvc.Secrets(),
-	}, kong.DynamicCommand("prepare-pickup", "Make the pickup folder for a mailer that runs as another user (as root).", "", &mailersvc.PrepareCommand{}))
+	},
+		kong.DynamicCommand("deliveries", "List mails that were handed to a mail server, by default those of which nobody knows whether it took them.", "", &mailersvc.DeliveriesCommand{}),
+		kong.DynamicCommand("resend", "Hand an unknown or refused mail to the mail server again.", "", &mailersvc.ResendCommand{}),
+		kong.DynamicCommand("prepare-pickup", "Make the pickup folder for a mailer that runs as another user (as root).", "", &mailersvc.PrepareCommand{}),
+	)
 }

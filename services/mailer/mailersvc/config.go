@@ -129,6 +129,7 @@ func (c Config) Validate() error {
 	check(c.Sweep >= 100*time.Millisecond && c.Sweep <= 10*time.Minute, "SWEEP", "100ms to 10m")
 	check(c.ReadyAge >= time.Second && c.ReadyAge <= 8760*time.Hour, "READY_AGE", "1s to 8760h")
 	check(c.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
+	check(c.EventsFrom == "" || c.Delivery != consumer.AtMostOnce, "EVENTS_FROM", "empty with PILLARBOX_MAILER_DELIVERY=at-most-once: events of the past are published again")
 	check(c.Drain >= 100*time.Millisecond && c.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
 }

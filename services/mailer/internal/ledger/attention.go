@@ -53,9 +53,12 @@ func List(ctx context.Context, db *database.DB, state, after string, most int) (
 	return found, nil
 }
 
+// Person is who decides, and why.
+type Person struct{ Who, Reason string }
+
 // Resend queues an unknown or refused delivery again, for the recipients that are not known to have it. It is a
-// person's decision: whoever has the mail already gets it twice.
-func Resend(ctx context.Context, db *database.DB, id string) error {
+// person's decision, and recorded: whoever has the mail already gets it twice.
+func Resend(ctx context.Context, db *database.DB, id string, by Person) error {
 	return db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		var eventID, state string
 		err := tx.QueryRowContext(ctx, `SELECT event_id, state FROM deliveries WHERE id = $1`+tx.Dialect.ForUpdate(), id).Scan(&eventID, &state)
@@ -80,6 +83,11 @@ func Resend(ctx context.Context, db *database.DB, id string) error {
 		}
 		if err := unbury(ctx, tx, eventID); err != nil {
 			return err
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO operator_actions (who, action, target, reason, result) VALUES ($1, 'resend', $2, $3, $4)`,
+			clip(by.Who, 200), id, clip(by.Reason, 1000), "queued again, was "+state)
+		if err != nil {
+			return fmt.Errorf("record action: %w", err)
 		}
 		return requeue(ctx, tx, id, 0, Unknown, Refused)
 	})

@@ -38,7 +38,8 @@ func stateOf(recipients []Recipient) string {
 }
 
 // Settle writes down how attempts ended. What another replica has taken for lost meanwhile becomes what it
-// really is; what a person has queued again stays queued. It may be repeated.
+// really is, except that a mail that was not sent stays unknown when later ones of its order have gone already:
+// only a person sends it out of order. What a person has queued again stays queued. Settle may be repeated.
 func Settle(ctx context.Context, tx *database.Tx, settlements []Settlement) error {
 	// Rows are locked in one order by every replica.
 	settlements = slices.SortedFunc(slices.Values(settlements), func(a, b Settlement) int { return strings.Compare(a.ID, b.ID) })
@@ -66,7 +67,7 @@ func settle(ctx context.Context, tx *database.Tx, s Settlement) error {
 	result, err := tx.ExecContext(ctx, `
 		UPDATE deliveries SET state = $1, recipients = $2, attempts = $3, next_attempt_at = `+now+` + $4,
 			claimed_until = 0, accepted_at = `+accepted+`, settled_at = `+settled+`
-		WHERE id = $5 AND claim = $6 AND state IN ('sending', 'unknown')`,
+		WHERE id = $5 AND claim = $6 AND `+mine(state == Queued),
 		state, string(recipients), s.Attempts, s.Wait.Microseconds(), s.ID, s.Outgoing.Claim)
 	if err != nil {
 		return err
@@ -89,6 +90,15 @@ func settle(ctx context.Context, tx *database.Tx, s Settlement) error {
 	}
 	_, err = tx.ExecContext(ctx, `DELETE FROM outgoing WHERE delivery_id = $1`, s.ID)
 	return err
+}
+
+// mine is the condition of a delivery whose attempt is ours to end, given its claim.
+func mine(queue bool) string {
+	if !queue {
+		return `state IN ('sending', 'unknown')`
+	}
+	return `(state = 'sending' OR state = 'unknown' AND NOT EXISTS (SELECT 1 FROM deliveries e
+		WHERE e.order_id = deliveries.order_id AND e.version > deliveries.version AND e.state <> 'queued'))`
 }
 
 // letterID is the dead letter's id, the one that the consumer would give the event's.
@@ -132,15 +142,20 @@ func (d Outgoing) reason() string {
 		}
 	}
 	text := fmt.Sprintf("refused for %d of %d recipients by the mail server%s", refused, len(d.Recipients), b.String())
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "")
-	return strings.ToValidUTF8(text[:min(len(text), most)], "")
+	return clip(text, most)
+}
+
+// clip makes text fit for a column: PostgreSQL takes neither NUL nor broken UTF-8.
+func clip(s string, most int) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "")
+	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }
 
 // Release gives back a claim of which it is certain that nothing was sent under it.
 func Release(ctx context.Context, tx *database.Tx, claim string) error {
 	_, err := tx.ExecContext(ctx, `
 		UPDATE deliveries SET state = 'queued', attempts = attempts - 1, claimed_until = 0, settled_at = NULL
-		WHERE claim = $1 AND state IN ('sending', 'unknown')`, claim)
+		WHERE claim = $1 AND `+mine(true), claim)
 	if err != nil {
 		return fmt.Errorf("release claim: %w", err)
 	}

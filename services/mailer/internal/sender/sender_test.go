@@ -34,6 +34,9 @@ const (
 	from     = "shop@example.com"
 )
 
+// ada is the person who decides.
+var ada = ledger.Person{Who: "ada", Reason: "the customer asked"}
+
 // world is a ledger and a mail server.
 type world struct {
 	t       *testing.T
@@ -258,12 +261,12 @@ func TestARefusedMailIsADeadLetterWithTheServersWordsAndItsOrderGoesOn(t *testin
 		stop()
 
 		refusing.Store(false)
-		require.NoError(t, ledger.Resend(t.Context(), w.db, all[ledger.Refused][0].ID))
+		require.NoError(t, ledger.Resend(t.Context(), w.db, all[ledger.Refused][0].ID, ada))
 		require.Zero(t, w.count("dead_letters"))
 		w.start(nil)
 		require.Len(t, w.waitFor()[ledger.Accepted], 2)
-		require.ErrorIs(t, ledger.Resend(t.Context(), w.db, all[ledger.Refused][0].ID), ledger.ErrNotSettled)
-		require.ErrorIs(t, ledger.Resend(t.Context(), w.db, "nothing"), ledger.ErrNotSettled)
+		require.ErrorIs(t, ledger.Resend(t.Context(), w.db, all[ledger.Refused][0].ID, ada), ledger.ErrNotSettled)
+		require.ErrorIs(t, ledger.Resend(t.Context(), w.db, "nothing", ada), ledger.ErrNotSettled)
 	})
 }
 
@@ -287,7 +290,7 @@ func TestAnUnclearEndIsUnknownAndNotSentAgainByItself(t *testing.T) {
 		require.Equal(t, 2, w.count("outgoing"), "what a person may need to send them again")
 
 		clear.Store(true)
-		require.NoError(t, ledger.Resend(t.Context(), w.db, all[ledger.Unknown][0].ID))
+		require.NoError(t, ledger.Resend(t.Context(), w.db, all[ledger.Unknown][0].ID, ada))
 		require.Len(t, w.waitFor()[ledger.Accepted], 3)
 		require.Len(t, w.taken(), 5, "a person wanted it twice")
 	})
