@@ -80,6 +80,8 @@ func (c Config) Validate() error {
 	check(c.MaxAttempts >= 0, "attempts must not be negative")
 	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0, "limits of parked rows must not be negative")
 	check(c.From.Valid(), "from must be start, now or an RFC 3339 time")
+	// What is published again would take effect again.
+	check(c.From == "" || c.Delivery != AtMostOnce, "from must be empty with at-most-once delivery")
 	check(c.AfterDeath.Valid(), "after death must be hold or skip")
 	check(c.OutageEvents >= 0 && c.OutageOrders >= 0 && c.OutageAfter >= 0, "numbers that make an outage must not be negative")
 	check(c.Backoff >= 0 && c.MaxBackoff >= 0 && c.Timeout >= 0 && c.Sweep >= 0 && c.Drain >= 0, "durations must not be negative")

@@ -62,6 +62,7 @@ func (s Settings) Validate(prefix string) error {
 	check(s.MaxBackoff >= s.Backoff, "MAX_BACKOFF", "at least "+prefix+"BACKOFF")
 	check(s.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
 	check(s.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
+	check(s.EventsFrom == "" || s.Delivery != AtMostOnce, "EVENTS_FROM", "empty with "+prefix+"DELIVERY=at-most-once: events of the past are published again")
 	check(s.ReadyAge >= time.Second && s.ReadyAge <= 8760*time.Hour, "READY_AGE", "1s to 8760h")
 	check(s.Drain >= 100*time.Millisecond && s.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)

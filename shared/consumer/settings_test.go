@@ -41,6 +41,7 @@ func TestSettingsListEveryProblem(t *testing.T) {
 	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "READY_AGE", "EVENTS_FROM", "MODE", "LEASE"} {
 		require.ErrorContains(t, err, "P_"+name+" must be")
 	}
+	require.ErrorContains(t, consumer.Settings{EventsFrom: "now", Delivery: consumer.AtMostOnce}.Validate("P_"), "P_EVENTS_FROM must be empty")
 	for _, from := range []consumer.From{"start", "now", "2026-01-31T00:00:00Z", "2026-01-31T01:00:00.5+01:00"} {
 		require.NoError(t, consumer.Settings{EventsFrom: from}.Validate("P_"))
 	}
