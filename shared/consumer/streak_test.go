@@ -127,9 +127,9 @@ func TestAHangingOrderLeavesOthersGoing(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
 		b := setup(t, db)
-		b.config.Timeout = 300 * time.Millisecond
-		b.config.MaxAttempts = 1000
-		r := b.start(&staged{t: t, prepare: func(ctx context.Context, g consumer.Group) error {
+		b.config.Timeout = 2 * time.Second
+		b.config.Backoff, b.config.MaxBackoff = time.Hour, time.Hour
+		b.start(&staged{t: t, prepare: func(ctx context.Context, g consumer.Group) error {
 			if has(g.Due, eventID("hangs", 1)) {
 				<-ctx.Done()
 				return ctx.Err()
@@ -142,7 +142,6 @@ func TestAHangingOrderLeavesOthersGoing(t *testing.T) {
 		}
 		b.eventually(t, func() bool { return b.effects() == 100 }, "the others")
 		b.eventually(t, func() bool { return b.parked("parked") == 1 }, "parked")
-		require.Zero(t, r.sub.pauses.Load())
 		b.noLetters(t)
 	})
 }
