@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/delivery"
+	"github.com/pillarbox/pillarbox/services/mailer/internal/ledger"
 	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/consumer"
@@ -41,6 +42,9 @@ type Config struct {
 	AfterDeath   consumer.AfterDeath `name:"after-death" env:"PILLARBOX_MAILER_AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
 	Sweep        time.Duration       `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
 	ReadyAge     time.Duration       `name:"ready-age" env:"PILLARBOX_MAILER_READY_AGE" default:"1h" help:"Time for which this process may see an event wait unhandled before it counts as not ready (1s to 8760h)."`
+	Keep         time.Duration       `name:"keep" env:"PILLARBOX_MAILER_KEEP" default:"720h" help:"Time that deliveries which are over, and orders at rest, are remembered; at least PILLARBOX_STORE_HORIZON and 2h (3h to 87600h)."`
+	KeepLetters  time.Duration       `name:"keep-letters" env:"PILLARBOX_MAILER_KEEP_LETTERS" default:"2160h" help:"Time that dead letters are kept after their order went on without them (24h to 87600h). Others are kept until a person settles them."`
+	KeepActions  time.Duration       `name:"keep-actions" env:"PILLARBOX_MAILER_KEEP_ACTIONS" default:"8760h" help:"Time that operators' actions and redrives are kept (24h to 87600h)."`
 	EventsFrom   consumer.From       `name:"events-from" env:"PILLARBOX_MAILER_EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
 	Drain        time.Duration       `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
@@ -85,6 +89,9 @@ func (c Config) withDefaults() Config {
 	orElse(&c.AfterDeath, consumer.Hold)
 	orElse(&c.Delivery, consumer.EffectivelyOnce)
 	orElse(&c.Sweep, 5*time.Second)
+	orElse(&c.Keep, consumer.DefaultKeep)
+	orElse(&c.KeepLetters, consumer.DefaultKeepLetters)
+	orElse(&c.KeepActions, consumer.DefaultKeepActions)
 	orElse(&c.ReadyAge, time.Hour)
 	orElse(&c.Drain, 8*time.Second)
 	return c
@@ -128,10 +135,25 @@ func (c Config) Validate() error {
 	check(c.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
 	check(c.Sweep >= 100*time.Millisecond && c.Sweep <= 10*time.Minute, "SWEEP", "100ms to 10m")
 	check(c.ReadyAge >= time.Second && c.ReadyAge <= 8760*time.Hour, "READY_AGE", "1s to 8760h")
+	check(consumer.ValidKeep(c.Keep), "KEEP", consumer.KeepRange)
+	check(c.KeepLetters >= 24*time.Hour && c.KeepLetters <= 87600*time.Hour, "KEEP_LETTERS", "24h to 87600h")
+	check(c.KeepActions >= 24*time.Hour && c.KeepActions <= 87600*time.Hour, "KEEP_ACTIONS", "24h to 87600h")
 	check(c.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
 	check(c.EventsFrom == "" || c.Delivery != consumer.AtMostOnce, "EVENTS_FROM", "empty with PILLARBOX_MAILER_DELIVERY=at-most-once: events of the past are published again")
 	check(c.Drain >= 100*time.Millisecond && c.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
+}
+
+// Remembers is how long events are recognised.
+func (c Config) Remembers() time.Duration { return c.withDefaults().Keep }
+
+// keeping: a lane stays while a delivery of its order is not over.
+func (c Config) keeping(r *outbox.Registrar, conn *broker.Conn) consumer.Keeping {
+	return consumer.Keeping{
+		Handled: c.Keep, Letters: c.KeepLetters, Actions: c.KeepActions,
+		Horizon: r.Horizon, FirstStored: consumer.FirstStored(conn),
+		Own: ledger.Retention(), Holds: []string{ledger.HoldsLane},
+	}
 }
 
 func (c Config) budget() pace.Config {

@@ -29,6 +29,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/outbox"
 	"github.com/pillarbox/pillarbox/shared/pace"
+	"github.com/pillarbox/pillarbox/shared/retention"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
@@ -56,6 +57,7 @@ type Service struct {
 	subscriber *broker.Subscriber
 	registrar  *outbox.Registrar
 	lag        *consumer.Lag
+	cleaner    *retention.Cleaner
 }
 
 // New checks c and d; it does no I/O and starts nothing.
@@ -107,6 +109,11 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mailer: %w", err)
 	}
+	s.cleaner, err = retention.New(retention.Config{}, retention.Deps{DB: d.DB, Log: d.Log, Registry: d.Registry},
+		s.consumer.Retention(c.keeping(registrar, d.Broker))...)
+	if err != nil {
+		return nil, fmt.Errorf("mailer: %w", err)
+	}
 	return s, nil
 }
 
@@ -148,6 +155,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.registrar.Run(helping) })
 	helpers.Go(func() { s.lag.Run(helping) })
+	helpers.Go(func() { s.cleaner.Run(ctx) })
 	helpers.Go(func() { s.way.run(ctx, helping) })
 	// Who waits for the budget at the stop gives its mails back: others have the same budget.
 	defer context.AfterFunc(ctx, s.pacer.Close)()

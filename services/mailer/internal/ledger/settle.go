@@ -38,8 +38,9 @@ func stateOf(recipients []Recipient) string {
 }
 
 // Settle writes down how attempts ended. What another replica has taken for lost meanwhile becomes what it
-// really is, except that a mail that was not sent stays unknown when later ones of its order have gone already:
-// only a person sends it out of order. What a person has queued again stays queued. Settle may be repeated.
+// really is, except that a mail that was not sent stays unknown, and says so: later ones of its order may be on
+// their way, and only a person sends it out of order. What a person has queued again stays queued. Settle may be
+// repeated.
 func Settle(ctx context.Context, tx *database.Tx, settlements []Settlement) error {
 	// Rows are locked in one order by every replica.
 	settlements = slices.SortedFunc(slices.Values(settlements), func(a, b Settlement) int { return strings.Compare(a.ID, b.ID) })
@@ -57,23 +58,29 @@ func settle(ctx context.Context, tx *database.Tx, s Settlement) error {
 		return err
 	}
 	state, now := s.State(), tx.Dialect.Now()
-	accepted, settled := "NULL", now
+	accepted, settled, from := "NULL", now, "('sending', 'unknown')"
 	switch state {
 	case Accepted:
 		accepted = now
 	case Queued:
-		settled = "NULL"
+		settled, from = "NULL", "('sending')"
 	}
 	result, err := tx.ExecContext(ctx, `
 		UPDATE deliveries SET state = $1, recipients = $2, attempts = $3, next_attempt_at = `+now+` + $4,
 			claimed_until = 0, accepted_at = `+accepted+`, settled_at = `+settled+`
-		WHERE id = $5 AND claim = $6 AND `+mine(state == Queued),
+		WHERE id = $5 AND claim = $6 AND state IN `+from,
 		state, string(recipients), s.Attempts, s.Wait.Microseconds(), s.ID, s.Outgoing.Claim)
 	if err != nil {
 		return err
 	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
+	n, err := result.RowsAffected()
+	switch {
+	case err != nil:
 		return err
+	case n == 0 && state == Queued:
+		return late(ctx, tx, s)
+	case n == 0:
+		return nil
 	}
 	switch state {
 	case Refused:
@@ -92,13 +99,21 @@ func settle(ctx context.Context, tx *database.Tx, s Settlement) error {
 	return err
 }
 
-// mine is the condition of a delivery whose attempt is ours to end, given its claim.
-func mine(queue bool) string {
-	if !queue {
-		return `state IN ('sending', 'unknown')`
+// late writes into a delivery that is unknown meanwhile that it was not sent after all.
+func late(ctx context.Context, tx *database.Tx, s Settlement) error {
+	recipients := slices.Clone(s.Recipients)
+	for i, r := range recipients {
+		if r.State == Pending {
+			recipients[i] = Recipient{r.Address, Unknown, "it was not sent, which was found out late: " + r.Reply}
+		}
 	}
-	return `(state = 'sending' OR state = 'unknown' AND NOT EXISTS (SELECT 1 FROM deliveries e
-		WHERE e.order_id = deliveries.order_id AND e.version > deliveries.version AND e.state <> 'queued'))`
+	text, err := json.Marshal(recipients)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE deliveries SET recipients = $1 WHERE id = $2 AND claim = $3 AND state = 'unknown'`,
+		string(text), s.ID, s.Outgoing.Claim)
+	return err
 }
 
 // letterID is the dead letter's id, the one that the consumer would give the event's.
@@ -155,7 +170,7 @@ func clip(s string, most int) string {
 func Release(ctx context.Context, tx *database.Tx, claim string) error {
 	_, err := tx.ExecContext(ctx, `
 		UPDATE deliveries SET state = 'queued', attempts = attempts - 1, claimed_until = 0, settled_at = NULL
-		WHERE claim = $1 AND `+mine(true), claim)
+		WHERE claim = $1 AND state = 'sending'`, claim)
 	if err != nil {
 		return fmt.Errorf("release claim: %w", err)
 	}

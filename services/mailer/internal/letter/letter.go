@@ -113,8 +113,8 @@ func (r *Renderer) ofOrder(e events.Event) (Letter, error) {
 	return r.write(e, content{template: template, from: r.from, to: []*mail.Address{to}, envelope: []string{order.Customer.Email}, parts: p})
 }
 
-// requestTemplate stands for the template of mails that bring their own text.
-const requestTemplate = "requested"
+// RequestTemplate stands for the template of mails that bring their own text.
+const RequestTemplate = "requested"
 
 // ofRequest writes what was asked for as it is: subject and bodies are the sender's own.
 func (r *Renderer) ofRequest(e events.Event) (Letter, error) {
@@ -122,7 +122,7 @@ func (r *Renderer) ofRequest(e events.Event) (Letter, error) {
 	if err != nil {
 		return Letter{}, err
 	}
-	c := content{template: requestTemplate, from: mailbox(m.Sender)}
+	c := content{template: RequestTemplate, from: mailbox(m.Sender)}
 	for _, to := range m.Recipients {
 		c.to, c.envelope = append(c.to, mailbox(to)), append(c.envelope, to.Email)
 	}
