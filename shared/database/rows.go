@@ -26,7 +26,7 @@ func (d Dialect) Rows(columns ...Column) (text string, args []any) {
 			b.WriteByte(',')
 		}
 		fmt.Fprintf(&b, "$%d::%s[]", n+1, c.Type)
-		args = append(args, c.Values)
+		args = append(args, filled(c.Values))
 	}
 	b.WriteByte(')')
 	return b.String(), args
@@ -54,15 +54,25 @@ func rowMajor(columns []Column) []any {
 		case []int64:
 			spread(args, v, n, width)
 		case [][]byte:
-			for row, value := range v {
-				if value == nil {
-					value = []byte{} // nil would be NULL
-				}
-				args[row*width+n] = value
-			}
+			spread(args, filled(v).([][]byte), n, width)
 		}
 	}
 	return args
+}
+
+// filled returns the values with an empty one in place of nil, which would be NULL.
+func filled(values any) any {
+	bytes, ok := values.([][]byte)
+	if !ok {
+		return values
+	}
+	all := make([][]byte, len(bytes))
+	for i, b := range bytes {
+		if all[i] = b; b == nil {
+			all[i] = []byte{}
+		}
+	}
+	return all
 }
 
 func spread[T any](args []any, values []T, n, width int) {
