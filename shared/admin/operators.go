@@ -2,7 +2,6 @@ package admin
 
 import (
 	"encoding/json"
-	"maps"
 	"mime"
 	"net/http"
 	"slices"
@@ -35,23 +34,38 @@ func (c *Checks) Mount(service string, handler http.Handler) {
 	c.actions.handlers[service] = handler
 }
 
+// MountPart adds or replaces what is below one name of a service: it goes before what Mount has there.
+func (c *Checks) MountPart(service, part string, handler http.Handler) {
+	c.Mount(service+"/"+part, handler)
+}
+
 // actions serves what is mounted. The port has no log-in, so it guards against the one visitor that its
 // network does not keep out: a page in an operator's browser.
 type actions struct {
-	mu       sync.Mutex // guards handlers; not that of the checks, which is held while they run
-	handlers map[string]http.Handler
+	mu       sync.Mutex              // guards handlers; not that of the checks, which is held while they run
+	handlers map[string]http.Handler // by service, or service/part
 }
 
-func (a *actions) of(service string) http.Handler {
+func (a *actions) of(service, rest string) http.Handler {
+	part, _, _ := strings.Cut(rest, "/")
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if handler := a.handlers[service+"/"+part]; handler != nil {
+		return handler
+	}
 	return a.handlers[service]
 }
 
 func (a *actions) services() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return append([]string{}, slices.Sorted(maps.Keys(a.handlers))...)
+	names := []string{}
+	for key := range a.handlers {
+		name, _, _ := strings.Cut(key, "/")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (a *actions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -66,8 +80,8 @@ func (a *actions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(Services{a.services()}) // an error means that the client has gone
 		return
 	}
-	service, _, _ := strings.Cut(path, "/")
-	handler := a.of(service)
+	service, rest, _ := strings.Cut(path, "/")
+	handler := a.of(service, rest)
 	if handler == nil {
 		httpserver.NotFound(w, r)
 		return
