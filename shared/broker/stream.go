@@ -39,6 +39,7 @@ type StreamConfig struct {
 type StreamState struct {
 	Created    time.Time // exactly as the server reports it, in UTC
 	FirstSeq   uint64
+	FirstAt    time.Time // when the first message was stored; zero when there is none
 	LastSeq    uint64
 	Messages   uint64
 	Bytes      uint64
@@ -130,10 +131,14 @@ func (c *Conn) Stream(ctx context.Context, name string) (StreamState, error) {
 }
 
 func stateOf(i *jetstream.StreamInfo) StreamState {
-	return StreamState{
+	s := StreamState{
 		Created: i.Created.UTC(), FirstSeq: i.State.FirstSeq, LastSeq: i.State.LastSeq,
 		Messages: i.State.Msgs, Bytes: i.State.Bytes, Generation: generationOf(i.Config),
 	}
+	if s.Messages > 0 {
+		s.FirstAt = i.State.FirstTime.UTC()
+	}
+	return s
 }
 
 // generationOf reads the generation; a stream that somebody made by hand has none, which is 0.

@@ -3,6 +3,7 @@ package consumer
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/pillarbox/pillarbox/shared/broker"
@@ -26,6 +27,10 @@ type item struct {
 	gone bool
 	// attempts that failed before.
 	attempts int
+	// sourced is when its message came into the stream, the youngest copy's; zero of a replay.
+	sourced time.Time
+	// handled: it has no lane since that was removed; forgotten: its order has none for that reason, and it is new.
+	handled, forgotten bool
 	// early: from before the consumer's beginning, so that the effect does not see it.
 	early bool
 	// last: another failure is final, since a person asked for this attempt.
@@ -124,7 +129,7 @@ func (out *plan) order(p position, order string, items []*item, may func(id stri
 	follows := false // whether an event that waits now stands at at+1
 	for _, i := range items {
 		switch {
-		case i.Version <= at:
+		case i.Version <= at, i.handled:
 			out.duplicates = append(out.duplicates, i)
 		case i.Version == at+1 && free(p, i) && may(i.ID):
 			out.due = append(out.due, i)
@@ -203,6 +208,9 @@ func inOrder(items []*item) []*item {
 				first.stored, first.attempts, first.from = true, i.attempts, i.from
 			}
 			first.last = first.last || i.last
+			if i.sourced.After(first.sourced) {
+				first.sourced = i.sourced
+			}
 			first.route = first.route.With(i.route)
 			first.gone = first.gone || i.gone
 			continue

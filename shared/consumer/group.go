@@ -104,6 +104,9 @@ func (c *Consumer) gather(ctx context.Context, b batch) (m members, err error) {
 		}
 		m.items = inOrder(slices.Concat(m.items, loaded))
 	}
+	if err := c.recognise(ctx, read, m.items, m.pos.lanes); err != nil {
+		return m, err
+	}
 	with := ordersOf(m.items)
 	m.alone = slices.DeleteFunc(slices.Clone(m.orders), func(o string) bool {
 		_, has := slices.BinarySearch(with, o)
@@ -169,6 +172,9 @@ func (c *Consumer) transact(ctx context.Context, tx *database.Tx, m members, wor
 			return res, nil, err
 		}
 		if now.rows, err = readRows(ctx, tx, m.orders, c.span()); err != nil {
+			return res, nil, err
+		}
+		if err = c.recognise(ctx, tx, m.items, now.lanes); err != nil {
 			return res, nil, err
 		}
 	}

@@ -60,9 +60,10 @@ func decode(m *message.Message, name string) (*item, *letter) {
 		return nil, unreadableLetter(m.Payload, info, reason)
 	}
 	return &item{
-		Event:  Event{e, m.Payload, info.Sequence},
-		route:  route,
-		copies: []*message.Message{m},
+		Event:   Event{e, m.Payload, info.Sequence},
+		route:   route,
+		copies:  []*message.Message{m},
+		sourced: sourced(info.Subject, info.StoredAt),
 	}, nil
 }
 

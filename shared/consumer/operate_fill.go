@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/events"
@@ -39,6 +40,14 @@ func (o *Operator) Fill(ctx context.Context, a Actor, order string, raw []byte) 
 		}
 		if lane := lanes[order]; e.Version <= lane {
 			return "", fmt.Errorf("%w: order %s has reached version %d already", ErrRefused, order, lane)
+		}
+		forgotten, err := RemovedUpTo(ctx, tx, o.name)
+		if err != nil {
+			return "", err
+		}
+		if lanes[order] == 0 && e.Time.Before(forgotten) {
+			return "", fmt.Errorf("%w: version %d of order %s was handled before %s, up to when what was handled is forgotten",
+				ErrRefused, e.Version, order, forgotten.Format(time.RFC3339))
 		}
 		var here int
 		err = tx.QueryRowContext(ctx, `SELECT count(*) FROM parked WHERE order_id = $1 AND version = $2`, order, e.Version).Scan(&here)

@@ -39,9 +39,10 @@ const (
 // its predecessor is neither applied nor stored.
 type orphan struct {
 	row
-	lane   int64
-	age    time.Duration
-	routed bool // it came along a route
+	lane      int64
+	age       time.Duration
+	routed    bool // it came along a route
+	forgotten bool // its order's lane had been removed when it came
 }
 
 // findOrphans looks at a page of orphans. That a predecessor is not here proves
@@ -91,7 +92,7 @@ func (c *Consumer) orphanPage(ctx context.Context) ([]orphan, error) {
 	now := c.db.Dialect().Now()
 	rows, err := c.db.Read().QueryContext(ctx, `
 		SELECT p.event_id, p.order_id, p.version, p.stream_sequence, coalesce(l.version, 0), `+now+` - p.created_at,
-			CASE WHEN p.headers LIKE '%"`+events.HeaderRoute+`"%' THEN 1 ELSE 0 END
+			CASE WHEN p.headers LIKE '%"`+events.HeaderRoute+`"%' THEN 1 ELSE 0 END, p.forgotten
 		FROM parked p LEFT JOIN lanes l ON l.order_id = p.order_id
 		WHERE p.state = 'waiting' AND p.order_id > $1 AND p.version > coalesce(l.version, 0) + 1
 			AND p.created_at <= `+now+` - $2
@@ -104,11 +105,11 @@ func (c *Consumer) orphanPage(ctx context.Context) ([]orphan, error) {
 	var page []orphan
 	err = each(rows, func() error {
 		var p orphan
-		var age, routed int64
-		if err := rows.Scan(&p.eventID, &p.orderID, &p.version, &p.sequence, &p.lane, &age, &routed); err != nil {
+		var age, routed, forgotten int64
+		if err := rows.Scan(&p.eventID, &p.orderID, &p.version, &p.sequence, &p.lane, &age, &routed, &forgotten); err != nil {
 			return err
 		}
-		p.routed = routed != 0
+		p.routed, p.forgotten = routed != 0, forgotten != 0
 		p.age = time.Duration(age) * time.Microsecond
 		page = append(page, p)
 		return nil
@@ -162,15 +163,17 @@ func (c *Consumer) forgetOrphans() {
 
 // baselines lets orders begin with the first event this consumer was given,
 // when they were placed before its first start, or before the time that it wanted to begin with: what came
-// earlier was never meant for it.
+// earlier was never meant for it. So do orders whose lane was removed: what came earlier was handled.
 func (c *Consumer) baselines(ctx, work context.Context, newcomers []orphan) error {
 	for part := range slices.Chunk(newcomers, c.Batch) {
 		if ctx.Err() != nil || c.halted(work) {
 			return nil
 		}
 		rows := make([]row, len(part))
+		forgotten := map[string]bool{}
 		for n, p := range part {
 			rows[n] = p.row
+			forgotten[p.eventID] = p.forgotten
 		}
 		items, bad, err := load(ctx, c.db.Read(), rows)
 		if err != nil {
@@ -182,7 +185,7 @@ func (c *Consumer) baselines(ctx, work context.Context, newcomers []orphan) erro
 		begin := map[string]int64{}
 		for _, i := range items {
 			order, err := i.Order()
-			if err == nil && order.PlacedAt.Before(c.beginning.placedBefore()) {
+			if forgotten[i.ID] || err == nil && order.PlacedAt.Before(c.beginning.placedBefore()) {
 				begin[i.Subject] = i.Version
 				continue
 			}

@@ -96,14 +96,15 @@ func insertWaiting(ctx context.Context, tx *database.Tx, wait []*item) error {
 	if len(wait) == 0 {
 		return nil
 	}
-	args := make([]any, 0, 8*len(wait))
+	args := make([]any, 0, 9*len(wait))
 	for _, i := range wait {
 		from := i.origin()
-		args = append(args, i.ID, i.Subject, i.Version, stateWaiting, i.Raw, int64(i.Sequence), from.topic, from.headers)
+		args = append(args, i.ID, i.Subject, i.Version, stateWaiting, i.Raw, int64(i.Sequence), from.topic, from.headers,
+			flag(i.forgotten))
 	}
 	_, err := tx.ExecContext(ctx, `
-		INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence, subject, headers) VALUES `+
-		database.Values(len(wait), 8)+` ON CONFLICT (event_id) DO UPDATE SET headers = excluded.headers
+		INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence, subject, headers, forgotten) VALUES `+
+		database.Values(len(wait), 9)+` ON CONFLICT (event_id) DO UPDATE SET headers = excluded.headers
 			WHERE excluded.headers LIKE '%`+events.HeaderRoute+`%' AND parked.headers NOT LIKE '%`+events.HeaderRoute+`%'`, args...)
 	if err != nil {
 		return fmt.Errorf("insert waiting: %w", err)

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -12,18 +13,20 @@ import (
 // Settings are what an operator may set of a consumer. A service embeds them with the prefix of its
 // environment names; a field that is zero has its default, so that the zero value works.
 type Settings struct {
-	Batch      int           `name:"batch" env:"BATCH" default:"100" help:"Most events handled in one transaction (1 to 1000)."`
-	Workers    int           `name:"workers" env:"WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
-	Mode       Mode          `name:"mode" env:"MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
-	Lease      time.Duration `name:"lease" env:"LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
-	Delivery   Delivery      `name:"delivery" env:"DELIVERY" default:"effectively-once" help:"What a crash does to an event: effectively-once (comes again and takes effect once, in order), at-least-once (may take effect again; nobody waits for order) or at-most-once (lost, also when it fails)."`
-	Attempts   int           `name:"attempts" env:"ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
-	Backoff    time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
-	MaxBackoff time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
-	AfterDeath AfterDeath    `name:"after-death" env:"AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
-	EventsFrom From          `name:"events-from" env:"EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
-	ReadyAge   time.Duration `name:"ready-age" env:"READY_AGE" default:"1h" help:"Time for which this process may see an event wait unhandled before it counts as not ready (1s to 8760h)."`
-	Drain      time.Duration `name:"drain" env:"DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
+	Batch       int           `name:"batch" env:"BATCH" default:"100" help:"Most events handled in one transaction (1 to 1000)."`
+	Workers     int           `name:"workers" env:"WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Mode        Mode          `name:"mode" env:"MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
+	Lease       time.Duration `name:"lease" env:"LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
+	Delivery    Delivery      `name:"delivery" env:"DELIVERY" default:"effectively-once" help:"What a crash does to an event: effectively-once (comes again and takes effect once, in order), at-least-once (may take effect again; nobody waits for order) or at-most-once (lost, also when it fails)."`
+	Attempts    int           `name:"attempts" env:"ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
+	Backoff     time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
+	MaxBackoff  time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
+	AfterDeath  AfterDeath    `name:"after-death" env:"AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
+	EventsFrom  From          `name:"events-from" env:"EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
+	KeepLetters time.Duration `name:"keep-letters" env:"KEEP_LETTERS" default:"2160h" help:"Time that dead letters are kept after their order went on without them (24h to 87600h). Others are kept until a person settles them."`
+	KeepActions time.Duration `name:"keep-actions" env:"KEEP_ACTIONS" default:"8760h" help:"Time that operators' actions and redrives are kept (24h to 87600h)."`
+	ReadyAge    time.Duration `name:"ready-age" env:"READY_AGE" default:"1h" help:"Time for which this process may see an event wait unhandled before it counts as not ready (1s to 8760h)."`
+	Drain       time.Duration `name:"drain" env:"DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
 
 // WithDefaults fills in what is zero.
@@ -35,6 +38,8 @@ func (s Settings) WithDefaults() Settings {
 	orElse(&s.Attempts, 10)
 	orElse(&s.Backoff, time.Second)
 	orElse(&s.MaxBackoff, time.Hour)
+	orElse(&s.KeepLetters, DefaultKeepLetters)
+	orElse(&s.KeepActions, DefaultKeepActions)
 	orElse(&s.ReadyAge, time.Hour)
 	orElse(&s.Drain, 8*time.Second)
 	orElse(&s.AfterDeath, Hold)
@@ -63,6 +68,8 @@ func (s Settings) Validate(prefix string) error {
 	check(s.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
 	check(s.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
 	check(s.EventsFrom == "" || s.Delivery != AtMostOnce, "EVENTS_FROM", "empty with "+prefix+"DELIVERY=at-most-once: events of the past are published again")
+	check(keepable(24*time.Hour, s.KeepLetters), "KEEP_LETTERS", "24h to 87600h")
+	check(keepable(24*time.Hour, s.KeepActions), "KEEP_ACTIONS", "24h to 87600h")
 	check(s.ReadyAge >= time.Second && s.ReadyAge <= 8760*time.Hour, "READY_AGE", "1s to 8760h")
 	check(s.Drain >= 100*time.Millisecond && s.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 	return errors.Join(problems...)
@@ -75,6 +82,25 @@ func (s Settings) Consumer(name string, ordered bool) Config {
 		Name: name, Ordered: ordered, From: s.EventsFrom, Batch: s.Batch, Workers: s.Workers,
 		MaxAttempts: s.Attempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff, Drain: s.Drain, AfterDeath: s.AfterDeath,
 		Mode: s.Mode, Lease: s.Lease, Delivery: s.Delivery,
+	}
+}
+
+// Keeping is how long a consumer with these settings keeps what, as far as all consumers are alike; horizon is the
+// registrar's, conn the way to the stream.
+func (s Settings) Keeping(handled time.Duration, horizon func() (time.Duration, bool), conn *broker.Conn) Keeping {
+	s = s.WithDefaults()
+	return Keeping{
+		Handled: handled, Letters: s.KeepLetters, Actions: s.KeepActions, Horizon: horizon, FirstStored: FirstStored(conn),
+	}
+}
+
+// FirstStored is how a consumer learns since when the stream holds messages.
+func FirstStored(conn *broker.Conn) func(context.Context) (time.Time, error) {
+	return func(ctx context.Context) (time.Time, error) {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		stream, err := conn.Stream(ctx, events.StreamOrders)
+		return stream.FirstAt, err
 	}
 }
 

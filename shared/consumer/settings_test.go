@@ -36,9 +36,9 @@ func TestSettingsOfAServiceHaveItsPrefix(t *testing.T) {
 func TestSettingsListEveryProblem(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, consumer.Settings{}.Validate("P_"), "the zero value works")
-	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, ReadyAge: 1, EventsFrom: "yesterday", Mode: "solo", Lease: time.Hour}
+	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, ReadyAge: 1, EventsFrom: "yesterday", KeepLetters: time.Hour, KeepActions: 1, Mode: "solo", Lease: time.Hour}
 	err := bad.Validate("P_")
-	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "READY_AGE", "EVENTS_FROM", "MODE", "LEASE"} {
+	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "READY_AGE", "EVENTS_FROM", "KEEP_LETTERS", "KEEP_ACTIONS", "MODE", "LEASE"} {
 		require.ErrorContains(t, err, "P_"+name+" must be")
 	}
 	require.ErrorContains(t, consumer.Settings{EventsFrom: "now", Delivery: consumer.AtMostOnce}.Validate("P_"), "P_EVENTS_FROM must be empty")

@@ -72,6 +72,7 @@ func (r *Relay) answer(ctx context.Context, request *nats.Msg, do func(context.C
 		r.log.WarnContext(ctx, "list of consumers not changed", logs.Error, err)
 	}
 	reply.OK = err == nil
+	reply.HorizonSeconds = int64(r.c.Horizon.Seconds())
 	body, err := json.Marshal(reply)
 	if err == nil {
 		err = request.Respond(body)

@@ -44,6 +44,8 @@ type registered struct {
 	Was   bool   `json:"was,omitempty"`   // deregistered: it had been registered
 	// Replay is how far the events of the past are; nil: none were asked for, or the store is an older one.
 	Replay *progress `json:"replay,omitempty"`
+	// HorizonSeconds is how far back the store can publish events again; 0: it is an older one and does not say.
+	HorizonSeconds int64 `json:"horizon_seconds,omitempty"`
 }
 
 func registerSubject(stream string) string { return "pillarbox.register." + stream }
@@ -52,23 +54,24 @@ func registerSubject(stream string) string { return "pillarbox.register." + stre
 // nothing is purged before durable has acknowledged it. It asks until the store
 // has answered or ctx ends; only an ErrRegistration is final before that.
 func Register(ctx context.Context, conn *broker.Conn, stream, name, durable string) error {
-	return register(ctx, conn, stream, registration{Name: name, Durable: durable})
+	_, err := register(ctx, conn, stream, registration{Name: name, Durable: durable})
+	return err
 }
 
-func register(ctx context.Context, conn *broker.Conn, stream string, wanted registration) error {
+func register(ctx context.Context, conn *broker.Conn, stream string, wanted registration) (registered, error) {
 	body, err := json.Marshal(wanted)
 	if err != nil {
-		return fmt.Errorf("register %s: %w", wanted.Name, err)
+		return registered{}, fmt.Errorf("register %s: %w", wanted.Name, err)
 	}
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.MaxInterval = 50*time.Millisecond, 5*time.Second
 	for {
-		_, err := request(ctx, conn, registerSubject(stream), body)
+		answer, err := request(ctx, conn, registerSubject(stream), body)
 		if err == nil || errors.Is(err, ErrRegistration) {
-			return err
+			return answer, err
 		}
 		if !sleep[struct{}](ctx, pauses.NextBackOff(), nil) {
-			return fmt.Errorf("register %s: %w (%w)", wanted.Name, context.Cause(ctx), err)
+			return answer, fmt.Errorf("register %s: %w (%w)", wanted.Name, context.Cause(ctx), err)
 		}
 	}
 }

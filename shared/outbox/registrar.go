@@ -18,6 +18,9 @@ const (
 	registerLine = 30 * time.Second
 	// followEvery is how often the store is asked how far a replay is.
 	followEvery = time.Second
+	// horizonEvery is how often the store is asked for its horizon: a restart may have changed it.
+	horizonEvery = 10 * time.Minute
+	horizonFirst = 5 * time.Second // until it has answered
 )
 
 // Registrar tells the store through which durable a consumer reads, so that the
@@ -29,10 +32,12 @@ type Registrar struct {
 	log          *slog.Logger
 	next         chan string // capacity 1: the durable to register, the latest only
 
-	mu        sync.Mutex // guards all below
-	from      *time.Time // what was asked for
-	announced int        // how many durables were
-	complete  bool       // all that was asked for is handled, as of the durable announced last
+	mu        sync.Mutex    // guards all below
+	from      *time.Time    // what was asked for
+	announced int           // how many durables were
+	complete  bool          // all that was asked for is handled, as of the durable announced last
+	horizon   time.Duration // of the store, as it said last; 0: it has not
+	asked     time.Time     // when it said so, or was asked in vain
 }
 
 // NewRegistrar returns the registrar of the consumer called name.
@@ -96,6 +101,9 @@ func (r *Registrar) Run(ctx context.Context) {
 			}
 		case <-tick.C:
 		}
+		if following == "" {
+			r.askHorizon(ctx)
+		}
 		if following != "" && r.follow(ctx, following) {
 			following = ""
 		}
@@ -114,9 +122,10 @@ func (r *Registrar) register(ctx context.Context, durable string) (done bool) {
 	r.mu.Lock()
 	r.complete = false
 	r.mu.Unlock()
-	err := register(attempts, r.conn, r.stream, r.wanted(durable))
+	answer, err := register(attempts, r.conn, r.stream, r.wanted(durable))
 	switch {
 	case err == nil:
+		r.hear(answer)
 		return true
 	case ctx.Err() != nil:
 	case errors.Is(err, ErrRegistration):
@@ -186,5 +195,45 @@ func (r *Registrar) request(ctx context.Context, wanted registration) (*progress
 		return nil, fmt.Errorf("encode registration: %w", err)
 	}
 	answer, err := request(ctx, r.conn, registerSubject(r.stream), body)
+	if err == nil {
+		r.hear(answer)
+	}
 	return answer.Replay, err
+}
+
+// hear takes down the horizon.
+func (r *Registrar) hear(answer registered) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.horizon, r.asked = time.Duration(answer.HorizonSeconds)*time.Second, time.Now()
+}
+
+// Horizon is how far back the store can publish events again, as it said last; false until it has said so. A store of
+// before does not say it.
+func (r *Registrar) Horizon() (time.Duration, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.horizon, r.horizon > 0
+}
+
+// askHorizon asks again when the last answer is old. A store that is away is asked later.
+func (r *Registrar) askHorizon(ctx context.Context) {
+	r.mu.Lock()
+	pause := horizonEvery
+	if r.horizon == 0 {
+		pause = horizonFirst
+	}
+	due := time.Since(r.asked) >= pause
+	if due {
+		r.asked = time.Now()
+	}
+	r.mu.Unlock()
+	if !due {
+		return
+	}
+	wanted := r.wanted(r.name)
+	wanted.From, wanted.Look = nil, true
+	if _, err := r.request(ctx, wanted); err != nil && ctx.Err() == nil {
+		r.log.DebugContext(ctx, "horizon of the store unknown", logs.Error, err)
+	}
 }

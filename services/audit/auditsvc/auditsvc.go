@@ -23,6 +23,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/outbox"
+	"github.com/pillarbox/pillarbox/shared/retention"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
@@ -47,6 +48,7 @@ type Service struct {
 	subscribed atomic.Bool // since the start, once
 	registrar  *outbox.Registrar
 	lag        *consumer.Lag
+	cleaner    *retention.Cleaner
 	handler    http.Handler
 }
 
@@ -82,7 +84,13 @@ func New(c Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	return &Service{db: d.DB, consumer: k, subscriber: subscriber, registrar: registrar, lag: lag, handler: httpapi.New(auditlog.New(d.DB), d.Log)}, nil
+	// Entries are kept for ever; nothing here recognises events by anything else.
+	cleaner, err := retention.New(retention.Config{}, retention.Deps{DB: d.DB, Log: d.Log, Registry: d.Registry},
+		k.Retention(c.Keeping(0, registrar.Horizon, d.Broker))...)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	return &Service{db: d.DB, consumer: k, subscriber: subscriber, registrar: registrar, lag: lag, cleaner: cleaner, handler: httpapi.New(auditlog.New(d.DB), d.Log)}, nil
 }
 
 // Handler is the service's HTTP API.
@@ -102,6 +110,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var helper sync.WaitGroup
 	helper.Go(func() { s.registrar.Run(registering) })
 	helper.Go(func() { s.lag.Run(registering) })
+	helper.Go(func() { s.cleaner.Run(registering) })
 	err := s.consumer.Run(ctx)
 	stop()
 	helper.Wait()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/broker"
+	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/doctor"
 	"github.com/pillarbox/pillarbox/shared/events"
@@ -83,11 +84,11 @@ func Compare(subjects []Subject, r *doctor.Report) {
 			continue
 		}
 		for _, to := range subjects {
-			consumer, ok := to.Settings.(interface{ Remembers() time.Duration })
+			subscriber, ok := to.Settings.(interface{ Remembers() time.Duration })
 			if !ok { // it never forgets
 				continue
 			}
-			if kept, horizon := consumer.Remembers(), publisher.ReplayHorizon(); kept > 0 && kept <= horizon {
+			if kept, horizon := subscriber.Remembers(), publisher.ReplayHorizon(); kept > 0 && consumer.CheckKeep(kept, horizon) != nil {
 				r.Of(to.Name).Find(doctor.DedupTooShort, to.Name, "it remembers events for %s, %s can publish those of the last %s again",
 					kept, from.Name, horizon)
 			}

@@ -29,7 +29,7 @@ func TestDedupOutlivesReplay(t *testing.T) {
 	for _, c := range []struct {
 		kept  time.Duration
 		found bool
-	}{{0, false}, {time.Hour, true}, {72 * time.Hour, true}, {73 * time.Hour, false}} {
+	}{{0, false}, {time.Hour, true}, {72 * time.Hour, true}, {73 * time.Hour, true}, {74 * time.Hour, false}} {
 		var r doctor.Report
 		boot.Compare([]boot.Subject{
 			{Name: "store", Settings: publisher{72 * time.Hour}}, {Name: "loyalty", Settings: memory{c.kept}}, {Name: "audit"},

@@ -1,52 +1,18 @@
 package storesvc
 
 import (
-	"context"
-	"log/slog"
 	"time"
 
 	"github.com/pillarbox/pillarbox/services/store/internal/orderdb"
-	"github.com/pillarbox/pillarbox/shared/database"
-	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/retention"
 )
 
-const (
-	cleanEvery   = time.Minute
-	cleanBite    = 500
-	cleanTimeout = 5 * time.Second
-)
-
-// cleaner removes answers to idempotency keys that are older than their retention, in small
-// transactions. Every replica runs one: they pass over each other's rows.
-type cleaner struct {
-	retention time.Duration
-	db        *database.DB
-	log       *slog.Logger
-}
-
-func (c *cleaner) run(ctx context.Context) {
-	tick := time.NewTicker(cleanEvery)
-	defer tick.Stop()
-	for {
-		c.clean(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-func (c *cleaner) clean(ctx context.Context) {
-	for ctx.Err() == nil {
-		bite, cancel := context.WithTimeout(ctx, cleanTimeout)
-		removed, err := orderdb.RemoveAnswers(bite, c.db, c.retention, cleanBite)
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			c.log.WarnContext(ctx, "old answers stay until the next round", logs.Error, err)
-		}
-		if err != nil || removed < cleanBite {
-			return
-		}
-	}
+// rules are what the store forgets: answers to idempotency keys. Orders and their events are kept for ever: they are the
+// source of every replay, and what is not there can never be asked for again. The outbox, the log of
+// what the stream got and the stream itself are the relay's.
+func rules(answers time.Duration) []retention.Rule {
+	return []retention.Rule{{
+		Name: "idempotency", Keep: answers, Bite: orderdb.RemoveAnswers(),
+		Oldest: `SELECT min(created_at) FROM idempotency`,
+	}}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/outbox"
+	"github.com/pillarbox/pillarbox/shared/retention"
 )
 
 // Name is the service's name: its schema, consumer group and metric prefix.
@@ -45,7 +46,7 @@ type Service struct {
 	config  Config
 	relay   *outbox.Relay
 	backlog *backlog
-	cleaner *cleaner
+	cleaner *retention.Cleaner
 	handler http.Handler
 }
 
@@ -68,7 +69,10 @@ func New(c Config, d Deps) (*Service, error) {
 	s := &Service{
 		db: d.DB, log: d.Log, config: c, relay: relay,
 		backlog: &backlog{limit: c.OutboxLimit, maxAge: c.OutboxMaxAge, db: d.DB, log: d.Log, recount: make(chan struct{}, 1)},
-		cleaner: &cleaner{retention: c.KeyRetention, db: d.DB, log: d.Log},
+	}
+	s.cleaner, err = retention.New(retention.Config{}, retention.Deps{DB: d.DB, Log: d.Log, Registry: d.Registry}, rules(c.KeyRetention)...)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
 	}
 	s.intake, err = intake.New(c.intake(), intake.Deps{
 		DB: d.DB, Log: d.Log, Registry: d.Registry,
@@ -106,7 +110,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error { s.backlog.watch(working); return nil })
-	g.Go(func() error { s.cleaner.run(working); return nil })
+	g.Go(func() error { s.cleaner.Run(working); return nil })
 	return g.Wait()
 }
 

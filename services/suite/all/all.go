@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/pillarbox/pillarbox/migrations"
 	"github.com/pillarbox/pillarbox/services/audit/auditsvc"
@@ -30,7 +31,19 @@ type Settings struct {
 
 // Validate reports the problems of all services' settings.
 func (s Settings) Validate() error {
-	return errors.Join(s.Store.Validate(), s.Mailer.Validate(), s.Audit.Validate(), s.Loyalty.Validate())
+	return errors.Join(s.Store.Validate(), s.Mailer.Validate(), s.Audit.Validate(), s.Loyalty.Validate(), s.checkKeep())
+}
+
+// checkKeep: nobody may forget what the store can publish again. (Separate services learn the horizon from the store and
+// remove nothing until it fits.)
+func (s Settings) checkKeep() error {
+	var errs []error
+	for name, keep := range map[string]time.Duration{"MAILER": s.Mailer.Remembers(), "LOYALTY": s.Loyalty.Remembers()} {
+		if err := consumer.CheckKeep(keep, s.Store.ReplayHorizon()); err != nil {
+			errs = append(errs, fmt.Errorf("PILLARBOX_%s_KEEP: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Entry is one service of the list.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/retention"
 )
 
 // Key is an idempotency key of one caller.
@@ -104,21 +105,7 @@ func Answers(ctx context.Context, q database.Querier, keys []Key) (found map[Key
 	return found, nil
 }
 
-// RemoveAnswers removes up to limit answers that are older than age, and reports how many. It may
-// run in several replicas at once.
-func RemoveAnswers(ctx context.Context, db *database.DB, age time.Duration, limit int) (removed int64, err error) {
-	err = db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
-		result, err := tx.ExecContext(ctx, `DELETE FROM idempotency WHERE (caller, key) IN (
-			SELECT caller, key FROM idempotency WHERE created_at < `+tx.Dialect.Now()+` - $1
-			ORDER BY created_at LIMIT $2`+tx.Dialect.SkipLocked()+`)`, age.Microseconds(), limit)
-		if err != nil {
-			return err
-		}
-		removed, err = result.RowsAffected()
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("remove old answers: %w", err)
-	}
-	return removed, nil
+// RemoveAnswers removes answers to idempotency keys that are older than their retention.
+func RemoveAnswers() retention.Bite {
+	return retention.Rows("idempotency", "caller, key", "created_at", "")
 }

@@ -119,9 +119,9 @@ func TestClaims(t *testing.T) {
 func TestOldAnswersAreRemovedInBites(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "store", func(t *testing.T, db *database.DB) {
+		now, err := db.Now(t.Context())
+		require.NoError(t, err)
 		require.NoError(t, db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) error {
-			now, err := orderdb.Now(ctx, tx)
-			require.NoError(t, err)
 			var answers []orderdb.Answer
 			for i := range 12 {
 				at := now.Add(-49 * time.Hour)
@@ -136,7 +136,11 @@ func TestOldAnswersAreRemovedInBites(t *testing.T) {
 			return err
 		}))
 		for _, want := range []int64{5, 2, 0} {
-			removed, err := orderdb.RemoveAnswers(t.Context(), db, 48*time.Hour, 5)
+			var removed int64
+			err := db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) (err error) {
+				removed, err = orderdb.RemoveAnswers()(ctx, tx, now.Add(-48*time.Hour), 5)
+				return err
+			})
 			require.NoError(t, err)
 			require.Equal(t, want, removed)
 		}

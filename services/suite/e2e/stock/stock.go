@@ -17,6 +17,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/outbox"
+	"github.com/pillarbox/pillarbox/shared/retention"
 )
 
 //go:embed postgres/*.sql sqlite/*.sql
@@ -35,6 +36,7 @@ func Open(ctx context.Context, url, schema string) (*database.DB, error) {
 type Service struct {
 	consumer  *consumer.Consumer
 	registrar *outbox.Registrar
+	cleaner   *retention.Cleaner
 }
 
 // New builds a replica of the subscriber called name. It does no I/O.
@@ -57,7 +59,12 @@ func New(name string, s consumer.Settings, db *database.DB, conn *broker.Conn, l
 	if err != nil {
 		return nil, err
 	}
-	return &Service{k, registrar}, nil
+	// It forgets orders that have long been at rest; until then it recognises their events.
+	cleaner, err := retention.New(retention.Config{}, retention.Deps{DB: db, Log: log}, k.Retention(s.Keeping(0, registrar.Horizon, conn))...)
+	if err != nil {
+		return nil, err
+	}
+	return &Service{k, registrar, cleaner}, nil
 }
 
 // Run works until ctx ends, then drains.
@@ -65,6 +72,7 @@ func (s *Service) Run(ctx context.Context) error {
 	registering, stop := context.WithCancel(ctx)
 	var helper sync.WaitGroup
 	helper.Go(func() { s.registrar.Run(registering) })
+	helper.Go(func() { s.cleaner.Run(registering) })
 	err := s.consumer.Run(ctx)
 	stop()
 	helper.Wait()
