@@ -15,18 +15,20 @@ import (
 	"github.com/pillarbox/pillarbox/services/suite/demo"
 	"github.com/pillarbox/pillarbox/services/suite/doctor"
 	"github.com/pillarbox/pillarbox/services/suite/queue"
+	"github.com/pillarbox/pillarbox/services/suite/reconcile"
 	"github.com/pillarbox/pillarbox/services/suite/unhandled"
 )
 
 // commands is the table of subcommands, one file each.
 type commands struct {
-	Run    runCommand       `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
-	Queue  queue.Commands   `cmd:"" help:"Look at queues and work on them: of a running suite, of its folder, or of any NATS server."`
-	Parked unhandled.Parked `cmd:"" help:"Look at events that wait, and settle them: through the admin port of a running suite or service, or in a suite's folder."`
-	Dead   unhandled.Dead   `cmd:"" help:"Look at dead letters, drop them or do them again: through the admin port of a running suite or service, or in a suite's folder."`
-	Doctor doctor.Command   `cmd:"" help:"Look for what endangers the promises: in a suite's folder, running or not, or at the separate services."`
-	Bench  bench.Commands   `cmd:"" help:"Measure on this machine, in a scratch folder."`
-	Demo   demo.Command     `cmd:"" help:"Show what a dispatch strategy does: three workers of 1, 2 and 3 time units and nine messages, who handled what from when to when."`
+	Run       runCommand        `cmd:"" help:"Run all services in this process: SQLite files and an embedded NATS server under one folder."`
+	Queue     queue.Commands    `cmd:"" help:"Look at queues and work on them: of a running suite, of its folder, or of any NATS server."`
+	Parked    unhandled.Parked  `cmd:"" help:"Look at events that wait, and settle them: through the admin port of a running suite or service, or in a suite's folder."`
+	Dead      unhandled.Dead    `cmd:"" help:"Look at dead letters, drop them or do them again: through the admin port of a running suite or service, or in a suite's folder."`
+	Doctor    doctor.Command    `cmd:"" help:"Look for what endangers the promises: in a suite's folder, running or not, or at the separate services."`
+	Reconcile reconcile.Command `cmd:"" help:"Prove that nothing is lost, doubled or made up, or name it: on a running suite, its folder, or separate services."`
+	Bench     bench.Commands    `cmd:"" help:"Measure on this machine, in a scratch folder."`
+	Demo      demo.Command      `cmd:"" help:"Show what a dispatch strategy does: three workers of 1, 2 and 3 time units and nine messages, who handled what from when to when."`
 }
 
 func main() {

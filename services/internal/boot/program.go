@@ -228,6 +228,7 @@ func (p Program[C]) work(ctx context.Context, c Connection, apiAddr string, sett
 		d.Log.InfoContext(ctx, "serving", logs.Address, api.Addr())
 	}
 	Watch(checks, p.Name, service)
+	MountAccount(checks, p.Name, settings, d)
 	// Who routes by readiness sends nothing new from the moment of the stop.
 	forget := context.AfterFunc(ctx, func() { checks.Set("process", stopping) })
 	defer forget()

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pillarbox/pillarbox/services/suite/e2e"
+	"github.com/pillarbox/pillarbox/shared/reconcile"
 )
 
 // crashRounds is the number of faults per run: few in every test run, as many
@@ -75,13 +77,37 @@ func loadInto(t *testing.T, line e2e.Line, seed uint64, box e2e.Mails, do func(c
 	go func() {
 		loaded <- e2e.Load{Client: client, Workers: 6, Seed: seed, Pause: 60 * time.Millisecond}.Run(ctx)
 	}()
+	alarms := make(chan error, 1)
+	looks := 0
+	go func() { alarms <- falseAlarms(ctx, line, &looks) }()
 	do(ctx, truth.Count)
 	healed := time.Now()
 	stop()
 	require.NoError(t, <-loaded)
+	require.NoError(t, <-alarms)
 	require.NoError(t, line.WaitConserved(t.Context(), truth, box, 2*time.Minute))
-	t.Logf("%d facts conserved %s after the last fault; %d requests tried again",
-		truth.Count(), time.Since(healed).Round(time.Millisecond), client.Retried.Load())
+	t.Logf("%d facts conserved %s after the last fault; %d requests tried again; reconciled %d times under load",
+		truth.Count(), time.Since(healed).Round(time.Millisecond), client.Retried.Load(), looks)
+	require.NoError(t, line.Reconcile(t.Context()))
+}
+
+// falseAlarms reconciles again and again while things move and die, until ctx ends. Who is down cannot be asked; nothing may be
+// found.
+func falseAlarms(ctx context.Context, line e2e.Line, looks *int) error {
+	for ctx.Err() == nil {
+		report, err := line.Report(ctx, reconcile.Config{})
+		switch {
+		case err == nil && report.Total() > 0:
+			return fmt.Errorf("reconcile under load: %+v", report.Findings)
+		case err == nil:
+			*looks++
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	return nil
 }
 
 // TestCrashesOfTheSuite kills, stops and freezes the one-process shape.

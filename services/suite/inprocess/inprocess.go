@@ -218,6 +218,7 @@ func buildServices(ctx context.Context, c Config, connection broker.Config, chec
 			Name: e.Name, Migrations: e.Migrations, Settings: e.Settings, DB: d.DB, Broker: d.Broker,
 		})
 		boot.Watch(checks, e.Name, services[e.Name])
+		boot.MountAccount(checks, e.Name, e.Settings, d)
 	}
 	return services, subjects, nil
 }
