@@ -53,6 +53,11 @@ func (c *Consumer) run(ctx context.Context, b batch) (result, []*item, error) {
 	if len(m.items) == 0 {
 		return result{}, nil, nil
 	}
+	if dedupFirst {
+		if err := c.claimFirst(ctx, m); err != nil {
+			return result{}, m.items, err
+		}
+	}
 	guess := c.decide(m, m.pos, all)
 	work, may, err := c.prepare(ctx, guess)
 	if err != nil {
@@ -177,6 +182,9 @@ func (c *Consumer) transact(ctx context.Context, tx *database.Tx, m members, wor
 		if err = c.recognise(ctx, tx, m.items, now.lanes); err != nil {
 			return res, nil, err
 		}
+	}
+	if dedupFirst {
+		now = m.pos
 	}
 	res.plan = c.decide(m, now, may)
 	if res.wait, res.refused, err = c.admit(ctx, tx, res.wait); err != nil {

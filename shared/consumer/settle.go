@@ -38,6 +38,9 @@ func (c *Consumer) settle(ctx context.Context, b batch) []string {
 		c.giveBack(ctx, c.lose(ctx, b.items, errNotNow))
 		return nil
 	}
+	if ackFirst {
+		ackAtOnce(b.items)
+	}
 	res, items, err := c.attempt(ctx, b)
 	if err == nil {
 		c.accept(ctx, res)

@@ -1,0 +1,5 @@
+//go:build fault_folder
+
+package pickup
+
+const folderUnsynced = true
