@@ -14,6 +14,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/suite/bench"
 	"github.com/pillarbox/pillarbox/services/suite/demo"
 	"github.com/pillarbox/pillarbox/services/suite/doctor"
+	"github.com/pillarbox/pillarbox/services/suite/drill"
 	"github.com/pillarbox/pillarbox/services/suite/queue"
 	"github.com/pillarbox/pillarbox/services/suite/reconcile"
 	"github.com/pillarbox/pillarbox/services/suite/unhandled"
@@ -26,6 +27,7 @@ type commands struct {
 	Parked    unhandled.Parked  `cmd:"" help:"Look at events that wait, and settle them: through the admin port of a running suite or service, or in a suite's folder."`
 	Dead      unhandled.Dead    `cmd:"" help:"Look at dead letters, drop them or do them again: through the admin port of a running suite or service, or in a suite's folder."`
 	Doctor    doctor.Command    `cmd:"" help:"Look for what endangers the promises: in a suite's folder, running or not, or at the separate services."`
+	Drill     drill.Command     `cmd:"" help:"Kill, freeze and stop a suite with these settings under load, on a scratch folder, and compare what shops were answered with what took effect (Linux)."`
 	Reconcile reconcile.Command `cmd:"" help:"Prove that nothing is lost, doubled or made up, or name it: on a running suite, its folder, or separate services."`
 	Bench     bench.Commands    `cmd:"" help:"Measure on this machine, in a scratch folder."`
 	Demo      demo.Command      `cmd:"" help:"Show what a dispatch strategy does: three workers of 1, 2 and 3 time units and nine messages, who handled what from when to when."`
