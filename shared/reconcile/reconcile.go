@@ -133,7 +133,7 @@ type State struct {
 // Standing is one state of an event at a subscriber.
 type Standing string
 
-// Standings. The last four are what the comparison makes of None and Passed.
+// Standings. The last group is what the comparison makes of None and Passed.
 const (
 	None     Standing = "none"     // nothing is known of it
 	Passed   Standing = "passed"   // its order has gone on, and there is no effect
@@ -145,6 +145,7 @@ const (
 	Settled  Standing = "settled"  // a person dropped it, or let its order go on without it
 	Exempt   Standing = "exempt"   // from before this subscriber's beginning
 	Unproven Standing = "unproven" // what would prove the effect is gone
+	Assumed  Standing = "assumed"  // the subscriber took it for done without having seen it
 
 	Removed   Standing = "removed"   // by retention
 	Coming    Standing = "coming"    // not yet delivered

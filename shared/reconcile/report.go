@@ -19,6 +19,7 @@ const (
 	KindExtra       Kind = "extra"       // a state for an event that the store does not have
 	KindLane        Kind = "lane"        // a lane below an event of the order that has taken effect
 	KindVersions    Kind = "versions"    // an order whose events are not its versions, each once
+	KindAssumed     Kind = "assumed"     // no finding: see Report.Assumed
 	KindStray       Kind = "stray"       // a row of the outbox without an event
 )
 
@@ -33,6 +34,7 @@ func (k Kind) Means() string {
 		KindExtra:       "known here, and not among the store's events: the store's database may be an older copy",
 		KindLane:        "it took effect, and its order's lane stands below it: it would take effect again, or later ones wait for ever",
 		KindVersions:    "the order's events are not its versions 1, 2, 3 … each once",
+		KindAssumed:     "taken for published after a crash since the staged file was gone; removed by hand it would look the same",
 		KindStray:       "a row of the outbox whose event is gone: the relay stops at it",
 	}[k]
 }
@@ -77,7 +79,9 @@ type Report struct {
 	Refused     int64     `json:"outbox_refused"`
 	Subscribers []Account `json:"subscribers"`
 	Findings    []Finding `json:"findings"`
-	Silent      []Silence `json:"not_answered"`
+	// Assumed are effects that a subscriber took for done without having seen them, which a crash can make right: named, and no finding.
+	Assumed []Finding `json:"assumed,omitempty"`
+	Silent  []Silence `json:"not_answered"`
 }
 
 // Total is how many things are broken.
@@ -90,12 +94,16 @@ func (r Report) Total() (n int) {
 
 // add files a broken thing.
 func (r *Report) add(kind Kind, service string, item Item) {
-	at := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Kind == kind && f.Service == service })
-	if at < 0 {
-		at = len(r.Findings)
-		r.Findings = append(r.Findings, Finding{Kind: kind, Service: service})
+	list := &r.Findings
+	if kind == KindAssumed {
+		list = &r.Assumed
 	}
-	f := &r.Findings[at]
+	at := slices.IndexFunc(*list, func(f Finding) bool { return f.Kind == kind && f.Service == service })
+	if at < 0 {
+		at = len(*list)
+		*list = append(*list, Finding{Kind: kind, Service: service})
+	}
+	f := &(*list)[at]
 	if f.Count++; len(f.Items) < MaxNamed {
 		f.Items = append(f.Items, item)
 	}

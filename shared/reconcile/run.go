@@ -131,7 +131,7 @@ func (r *run) page(ctx context.Context, events []Event) error {
 	for _, e := range events {
 		for _, v := range view.verdicts(r, e) {
 			if v.fits() {
-				r.count(v)
+				r.count(e, v)
 			} else {
 				r.doubts = append(r.doubts, doubt{e, v.at})
 			}
@@ -185,7 +185,7 @@ func (r *run) again(ctx context.Context, doubts []doubt, last bool) error {
 			switch {
 			case !asked[e.ID][v.at]: // it fitted before
 			case v.fits():
-				r.count(v)
+				r.count(e, v)
 			case !last:
 				r.doubts = append(r.doubts, doubt{e, v.at})
 			case v.kind == KindUnpublished && found: // one finding, not one for each subscriber
@@ -198,9 +198,12 @@ func (r *run) again(ctx context.Context, doubts []doubt, last bool) error {
 	return nil
 }
 
-func (r *run) count(v verdict) {
+func (r *run) count(e Event, v verdict) {
 	if a := r.accounts[v.at]; a != nil {
 		a.Events[v.standing]++
+	}
+	if v.standing == Assumed {
+		r.report.add(KindAssumed, v.at, Item{Event: e.ID, Order: e.Order, Version: e.Version, Note: v.note})
 	}
 }
 

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,7 +14,7 @@ var columns = []struct {
 	standing reconcile.Standing
 	heading  string
 }{
-	{reconcile.Done, "DONE"}, {reconcile.InFlight, "IN FLIGHT"}, {reconcile.Coming, "NOT YET DELIVERED"}, {reconcile.Waiting, "WAITING"},
+	{reconcile.Done, "DONE"}, {reconcile.Assumed, "ASSUMED DONE"}, {reconcile.InFlight, "IN FLIGHT"}, {reconcile.Coming, "NOT YET DELIVERED"}, {reconcile.Waiting, "WAITING"},
 	{reconcile.Parked, "PARKED"}, {reconcile.Dead, "DEAD"}, {reconcile.Settled, "SETTLED BY A PERSON"}, {reconcile.Unhandled, "HELD AT THE STORE"},
 	{reconcile.Exempt, "BEFORE ITS TIME"}, {reconcile.Removed, "REMOVED BY RETENTION"}, {reconcile.Doubtful, "CANNOT BE TOLD"},
 }
@@ -33,7 +34,7 @@ func (c *Command) print(r reconcile.Report) error {
 	if err := c.Streams.Table(table(r)); err != nil {
 		return err
 	}
-	for _, f := range r.Findings {
+	for _, f := range slices.Concat(r.Findings, r.Assumed) {
 		if err := c.finding(f); err != nil {
 			return err
 		}

@@ -209,12 +209,7 @@ func TestWhatWasRemovedByHandIsNamed(t *testing.T) {
 	p.exec("loyalty", 1, `DELETE FROM lanes WHERE order_id = $1`, orders[3])
 	p.exec("mailer", 1, `UPDATE lanes SET version = 0 WHERE order_id = $1`, orders[3])
 	want["unproven mailer "+ids[4]] = 1
-	var delivery string
-	p.with("mailer", func(db *database.DB) {
-		require.NoError(t, db.Read().QueryRowContext(t.Context(), `SELECT id FROM deliveries WHERE event_id = $1`, ids[4]).Scan(&delivery))
-	})
-	require.NoError(t, os.Remove(filepath.Join(p.dir, "pickup", delivery+".eml")))
-	p.exec("mailer", 1, `UPDATE deliveries SET state = 'staged', created_at = created_at - 60000000 WHERE event_id = $1`, ids[4])
+	p.unstage(ids[4])
 	for _, service := range []string{"mailer", "audit", "loyalty"} {
 		want["extra "+service+" "+ids[5]] = 1
 	}
@@ -250,6 +245,49 @@ func TestWhatWasRemovedByHandIsNamed(t *testing.T) {
 	require.Equal(t, 1, status)
 	require.Contains(t, text, "no-effect at mailer: 1: ")
 	require.Contains(t, text, "order "+orders[0]+" version 1 event "+ids[0])
+}
+
+// unstage makes of a mail one that is staged, and removes its file. No suite runs.
+func (p *place) unstage(event string) {
+	p.t.Helper()
+	var delivery string
+	p.with("mailer", func(db *database.DB) {
+		require.NoError(p.t, db.Read().QueryRowContext(context.Background(), `SELECT id FROM deliveries WHERE event_id = $1`, event).Scan(&delivery))
+	})
+	require.NoError(p.t, os.Remove(filepath.Join(p.dir, "pickup", delivery+".eml")))
+	p.exec("mailer", 1, `UPDATE deliveries SET state = 'staged', accepted_at = NULL, created_at = created_at - 60000000 WHERE event_id = $1`, event)
+}
+
+// TestAStagedFileThatIsGoneStaysNamed: the mailer has to take it for published, and remembers that nobody saw it.
+func TestAStagedFileThatIsGoneStaysNamed(t *testing.T) {
+	t.Parallel()
+	p := &place{t: t, dir: filepath.Join(t.TempDir(), "data")}
+	p.start()
+	first, second := p.event(p.order(1)), p.event(p.order(2))
+	p.conserved(2)
+	p.stop()
+	p.unstage(first)
+	r, status := report(t, "--data", p.dir)
+	require.Equal(t, 1, status)
+	require.Equal(t, map[string]int{"unproven mailer " + first: 1}, named(r))
+	// A mail that was published and not noted before a crash is none of these.
+	p.exec("mailer", 1, `UPDATE deliveries SET state = 'staged', accepted_at = NULL, created_at = created_at - 60000000 WHERE event_id = $1`, second)
+	r, _ = report(t, "--data", p.dir)
+	require.Equal(t, 1, r.Total())
+
+	p.start()
+	require.Eventually(t, func() bool {
+		r, status = report(t, "--data", p.dir)
+		return status == 0 && len(r.Assumed) == 1
+	}, soon, tick)
+	require.Equal(t, contract.KindAssumed, r.Assumed[0].Kind)
+	require.Len(t, r.Assumed[0].Items, 1)
+	require.Equal(t, first, r.Assumed[0].Items[0].Event)
+	require.Contains(t, r.Assumed[0].Items[0].Note, "Message-ID <")
+	text, _, status := run(t, nil, nil, "--data", p.dir)
+	require.Equal(t, 0, status, text)
+	require.Contains(t, text, "ASSUMED DONE")
+	require.Contains(t, text, "event "+first)
 }
 
 // removeMessage places an order that audit gets only when its message is gone from the stream.

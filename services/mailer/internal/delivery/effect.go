@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/ledger"
@@ -191,7 +192,8 @@ func (w *work) Done(ctx context.Context) error {
 	w.effect.metrics.duration.Observe(w.effect.now().Sub(begun).Seconds())
 	w.discard(ctx, w.unnamed())
 	failpoint.Hit("mailer.published")
-	w.effect.accepter.Add(ids(w.publish))
+	// What is missing somebody else has published, and notes it; or has died, and the sweeper does.
+	w.effect.accepter.Add(without(ids(w.publish), outcome.Missing))
 	return nil
 }
 
@@ -225,6 +227,11 @@ func items(deliveries []ledger.Delivery) []pickup.Item {
 		out[i] = pickup.Item{Delivery: d.ID, Staged: d.StagedName, MessageID: d.MessageID}
 	}
 	return out
+}
+
+// without returns the ids that are not among others.
+func without(ids, others []string) []string {
+	return slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(others, id) })
 }
 
 func ids(deliveries []ledger.Delivery) []string {

@@ -16,7 +16,7 @@ import (
 // Evidence is what rows and files prove of events. A row in state staged whose file is staged is a mail in flight, and
 // one whose file is in the pickup folder is done. One whose file is in neither was published and taken away by the mail server,
 // and only the note of it is missing, which a working mailer makes up for within Grace; or it was removed by hand.
-// Beyond Grace it counts as unproven.
+// Beyond Grace it counts as unproven; what a sweep took for published for that reason counts as assumed.
 type Evidence struct {
 	// Box is the pickup folder; an error: nobody can look there now, and staged mails count as in flight.
 	Box   func(ctx context.Context) (*pickup.Box, error)
@@ -35,6 +35,9 @@ func (e Evidence) Proofs(ctx context.Context, q database.Querier, ids []string) 
 	for _, row := range rows {
 		_, many := found[row.EventID]
 		found[row.EventID] = consumer.Proof{In: standings[row.State], Many: many, Note: notes[row.State]}
+		if row.Assumed {
+			found[row.EventID] = consumer.Proof{In: reconcile.Assumed, Many: many, Note: unseen(row)}
+		}
 		if row.State == "staged" && !many {
 			staged = append(staged, row)
 		}
@@ -71,11 +74,14 @@ func (e Evidence) look(ctx context.Context, staged []ledger.Standing, found map[
 		case seen[n] == pickup.Published:
 			found[row.EventID] = consumer.Proof{In: reconcile.Done}
 		case seen[n] == pickup.Missing && row.Age > e.Grace:
-			found[row.EventID] = consumer.Proof{In: reconcile.Unproven, Note: fmt.Sprintf(
-				"%s is in neither folder; look for Message-ID <%s> in the mail server's log", row.StagedName, row.MessageID)}
+			found[row.EventID] = consumer.Proof{In: reconcile.Unproven, Note: unseen(row)}
 		}
 	}
 	return nil
+}
+
+func unseen(row ledger.Standing) string {
+	return fmt.Sprintf("%s was in neither folder: look for Message-ID <%s> in the mail server's log", row.StagedName, row.MessageID)
 }
 
 // Held pages through the mails of orders.

@@ -131,7 +131,14 @@ func (s *Sweeper) publish(ctx context.Context, deliveries []ledger.Delivery) err
 	if outcome.Moved+outcome.Renamed > 0 {
 		s.log.InfoContext(ctx, "published mails that were left staged", logs.Count, outcome.Moved+outcome.Renamed)
 	}
-	return ledger.Accept(ctx, s.db, ids(deliveries))
+	if err := ledger.Accept(ctx, s.db, without(ids(deliveries), outcome.Missing)); err != nil {
+		return err
+	}
+	if n := len(outcome.Missing); n > 0 {
+		s.log.WarnContext(ctx, "mails count as published although nobody has seen them: their staged files are gone",
+			logs.Count, n, "first", outcome.Missing[0])
+	}
+	return ledger.Assume(ctx, s.db, outcome.Missing)
 }
 
 // Tidy looks through the staging folder for files older than Keep: those that

@@ -12,8 +12,9 @@ import (
 // Standing is what a row says of an event's mail.
 type Standing struct {
 	Delivery
-	State string
-	Age   time.Duration // since the row was written
+	State   string
+	Age     time.Duration // since the row was written
+	Assumed bool          // accepted, and nobody has seen it published
 }
 
 // Standings returns the rows of the given events.
@@ -23,7 +24,7 @@ func Standings(ctx context.Context, q database.Querier, now string, eventIDs []s
 		args[i] = id
 	}
 	rows, err := q.QueryContext(ctx, `
-		SELECT id, event_id, order_id, version, recipient, template, staged_name, message_id, state, `+now+` - created_at
+		SELECT id, event_id, order_id, version, recipient, template, staged_name, message_id, state, `+now+` - created_at, assumed
 		FROM deliveries WHERE event_id IN `+database.In(1, len(args)), args...)
 	if err != nil {
 		return nil, fmt.Errorf("look up deliveries: %w", err)
@@ -31,8 +32,9 @@ func Standings(ctx context.Context, q database.Querier, now string, eventIDs []s
 	var found []Standing
 	err = each(rows, func(scan func(...any) error) error {
 		var s Standing
-		var age int64
-		err := scan(&s.ID, &s.EventID, &s.OrderID, &s.Version, &s.Recipient, &s.Template, &s.StagedName, &s.MessageID, &s.State, &age)
+		var age, assumed int64
+		err := scan(&s.ID, &s.EventID, &s.OrderID, &s.Version, &s.Recipient, &s.Template, &s.StagedName, &s.MessageID, &s.State, &age, &assumed)
+		s.Assumed = assumed == 1
 		s.Age = time.Duration(age) * time.Microsecond
 		found = append(found, s)
 		return err

@@ -135,6 +135,16 @@ func Sort(deliveries []Delivery) {
 
 // Accept notes that the files of these deliveries were published.
 func Accept(ctx context.Context, db *database.DB, ids []string) error {
+	return accept(ctx, db, ids, 0, `(state = 'staged' OR state = 'accepted' AND assumed = 1)`)
+}
+
+// Assume notes that the files of these deliveries must have been published, since they are no longer staged. Who knows it
+// says so with Accept, before or after.
+func Assume(ctx context.Context, db *database.DB, ids []string) error {
+	return accept(ctx, db, ids, 1, `state = 'staged'`)
+}
+
+func accept(ctx context.Context, db *database.DB, ids []string, assumed int, which string) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -145,8 +155,8 @@ func Accept(ctx context.Context, db *database.DB, ids []string) error {
 	}
 	err := db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		_, err := tx.ExecContext(ctx, `
-			UPDATE deliveries SET state = 'accepted', accepted_at = `+tx.Dialect.Now()+`
-			WHERE state = 'staged' AND id IN `+database.In(1, len(args)), args...)
+			UPDATE deliveries SET state = 'accepted', accepted_at = `+tx.Dialect.Now()+`, assumed = $1
+			WHERE `+which+` AND id IN `+database.In(2, len(args)), append([]any{assumed}, args...)...)
 		return err
 	})
 	if err != nil {

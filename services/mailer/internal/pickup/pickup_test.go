@@ -146,11 +146,17 @@ func TestAFileTheMailServerTookIsNotPublishedAgain(t *testing.T) {
 		items := stage(t, b, "a")
 		_, err := b.Publish(items, nil)
 		require.NoError(t, err)
+		seen, err := b.See(append(items, stage(t, b, "b")...))
+		require.NoError(t, err)
+		require.Equal(t, []pickup.Sight{pickup.Published, pickup.Staged}, seen)
 		at.take("a.eml")
 		o, err := b.Publish(items, nil)
 		require.NoError(t, err)
-		require.Equal(t, pickup.Outcome{Earlier: 1}, o)
+		require.Equal(t, pickup.Outcome{Earlier: 1, Missing: []string{"a"}}, o)
 		require.Empty(t, at.files("."))
+		seen, err = b.See(items)
+		require.NoError(t, err)
+		require.Equal(t, []pickup.Sight{pickup.Missing}, seen)
 	})
 }
 

@@ -23,6 +23,9 @@ type Outcome struct {
 	Moved   int // appeared now
 	Earlier int // had appeared before
 	Renamed int // appeared under another name, since a foreign file had theirs
+	// Missing are deliveries of Earlier that are not in the pickup folder either: whoever published them knows, and so
+	// does the mail server that took them away.
+	Missing []string
 }
 
 // Publish moves the items into the pickup folder in the given order and makes
@@ -69,6 +72,13 @@ func publishOne(f Folder, item Item, o *Outcome) error {
 		o.Moved++
 	case errors.Is(err, fs.ErrNotExist):
 		o.Earlier++
+		there, err := published(f, item)
+		if err != nil {
+			return err
+		}
+		if !there {
+			o.Missing = append(o.Missing, item.Delivery)
+		}
 	case errors.Is(err, ErrNoReplace):
 		return publishBeside(f, item, from, to, o)
 	default:
