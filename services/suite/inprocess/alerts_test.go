@@ -25,6 +25,9 @@ func TestEveryMetricOfTheAlertsExists(t *testing.T) {
 		"pillarbox_mailer_oldest_queued_delivery_seconds": "../../mailer/internal/sender/metrics.go",
 		"pillarbox_mailer_smtp_down":                      "../../mailer/internal/sender/metrics.go",
 		"pillarbox_mailer_unknown_deliveries":             "../../mailer/internal/sender/metrics.go",
+		"pillarbox_reconcile_findings":                    "../reconcile/watch.go",
+		"pillarbox_reconcile_last_run_timestamp_seconds":  "../reconcile/watch.go",
+		"pillarbox_reconcile_not_answered":                "../reconcile/watch.go",
 	}
 	rules, err := os.ReadFile(filepath.Join("..", "..", "deploy", "alerts.yml"))
 	require.NoError(t, err)
