@@ -157,9 +157,6 @@ func (b *Box) sync(f Folder) error {
 }
 
 func (b *Box) syncFolder(f Folder, name string) error {
-	if folderUnsynced {
-		return nil
-	}
 	if err := f.Sync(name); err != nil {
 		b.failed.Add(1)
 		return fmt.Errorf("sync folder: %w", err)

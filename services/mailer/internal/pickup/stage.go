@@ -46,7 +46,7 @@ func (b *Box) Stage(do func(*Staging) error) error {
 	return b.within(func(f Folder) error {
 		s := &Staging{box: b, folder: f}
 		err := do(s)
-		if err == nil && len(s.names) > 0 {
+		if err == nil && len(s.names) > 0 && !folderUnsynced {
 			err = b.syncFolder(f, StagingName)
 		}
 		if err != nil {

@@ -2,5 +2,5 @@
 
 package pickup
 
-// folderUnsynced is a fault that the tests of suite drill build in: folders are not fsynced.
+// folderUnsynced is a fault that the tests of suite drill build in: the folder of staged files is not fsynced.
 const folderUnsynced = false
