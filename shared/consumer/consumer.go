@@ -57,6 +57,7 @@ type Config struct {
 	Sweep          time.Duration // between looks at what is parked. Default 1 s
 	ParkedPerOrder int           // most rows parked for one order; then it pauses. Default 10,000
 	ParkedTotal    int           // most rows parked in all; then it pauses. Default 100,000
+	Letters        int           // most dead letters that nobody has settled; then it pauses. Default 100,000
 	Drain          time.Duration // deadline for work under way at stop. Default 8 s
 	AfterDeath     AfterDeath    // of an ordered consumer's event: what its order does. Default hold
 	OutageEvents   int           // so many transient failures in a row, none succeeding, are an outage. Default 10
@@ -78,7 +79,7 @@ func (c Config) Validate() error {
 	check(c.Mode == "" || c.Mode.Valid(), "mode must be group or single")
 	check(c.Delivery.Valid(), "delivery must be effectively-once, at-least-once or at-most-once")
 	check(c.MaxAttempts >= 0, "attempts must not be negative")
-	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0, "limits of parked rows must not be negative")
+	check(c.ParkedPerOrder >= 0 && c.ParkedTotal >= 0 && c.Letters >= 0, "limits of parked rows and dead letters must not be negative")
 	check(c.From.Valid(), "from must be start, now or an RFC 3339 time")
 	// What is published again would take effect again.
 	check(c.From == "" || c.Delivery != AtMostOnce, "from must be empty with at-most-once delivery")
@@ -104,6 +105,7 @@ func (c Config) withDefaults() Config {
 	orElse(&c.Sweep, time.Second)
 	orElse(&c.ParkedPerOrder, 10_000)
 	orElse(&c.ParkedTotal, 100_000)
+	orElse(&c.Letters, 100_000)
 	orElse(&c.Drain, 8*time.Second)
 	orElse(&c.AfterDeath, Hold)
 	orElse(&c.OutageEvents, 10)

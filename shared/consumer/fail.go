@@ -146,6 +146,9 @@ func (c *Consumer) bury(
 	v.skipped = where == next && c.AfterDeath == Skip
 	l := letterOf(i, cause, v.attempts)
 	l.history, l.skipped = history, v.skipped
+	if err := c.roomForLetter(ctx, tx, l.id); err != nil {
+		return err
+	}
 	if err := insertLetter(ctx, tx, l); err != nil {
 		return err
 	}

@@ -2,8 +2,10 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -346,3 +348,30 @@ func TestNobodyFillsInWhatIsForgotten(t *testing.T) {
 		require.NoError(t, operator.Fill(t.Context(), who, "o", eventAt("o", 2, now.Add(-old), now)))
 	})
 }
+
+// TestLettersThatNobodySettlesAreBounded: none goes by itself, so the consumer waits for a person.
+func TestLettersThatNobodySettlesAreBounded(t *testing.T) {
+	t.Parallel()
+	databasetest.Each(t, "loyalty", func(t *testing.T, db *database.DB) {
+		b := setup(t, db)
+		b.config.Letters, b.config.MaxAttempts = 3, 1
+		r := b.start(&staged{t: t, prepare: func(_ context.Context, g consumer.Group) error {
+			for _, e := range g.Due {
+				if e.Subject != "good" {
+					return errPoison
+				}
+			}
+			return nil
+		}})
+		for n := range 2 {
+			b.stream.publish(event(fmt.Sprint("bad-", n), 1), []byte(fmt.Sprint("no event ", n)))
+		}
+		b.eventually(t, func() bool { return b.letters() == 3 && strings.Contains(r.Status().Paused, "3 dead letters") }, "paused")
+		b.exec(`DELETE FROM parked`)
+		b.exec(`DELETE FROM dead_letters`)
+		b.stream.publish(event("good", 1))
+		b.eventually(t, func() bool { return b.effects() == 1 && b.letters() == 1 }, "goes on")
+	})
+}
+
+var errPoison = consumer.AsPermanent(errors.New("poison"))

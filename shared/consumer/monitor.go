@@ -209,7 +209,10 @@ func (c *Consumer) unreadable(ctx context.Context, m *message.Message, l *letter
 	err := errNotNow
 	if !c.halted(ctx) {
 		err = c.again(ctx, func(ctx context.Context, tx *database.Tx) error {
-			return errors.Join(c.seat.check(ctx, tx), insertLetter(ctx, tx, l))
+			if err := errors.Join(c.seat.check(ctx, tx), c.roomForLetter(ctx, tx, l.id)); err != nil {
+				return err
+			}
+			return insertLetter(ctx, tx, l)
 		})
 	}
 	if err != nil {

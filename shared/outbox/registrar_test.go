@@ -44,3 +44,19 @@ func TestAStoreThatKnowsNoReplaysIsAskedAgain(t *testing.T) {
 	r.Announce(ctx, "stock-2") // another stream: it must be asked anew
 	require.False(t, r.Complete())
 }
+
+// The store says with each answer how far back it can publish again; one of before says nothing.
+func TestTheStoreSaysItsHorizon(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b *bundle) {
+		r := outbox.NewRegistrar(b.conn, events.StreamOrders, "stock", logs.Discard())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); r.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+		_, known := r.Horizon()
+		require.False(t, known)
+		b.relay(options{config: outbox.Config{Horizon: 7 * time.Hour}})
+		b.eventually(func() bool { h, known := r.Horizon(); return known && h == 7*time.Hour }, "asked though nothing was announced")
+	})
+}
