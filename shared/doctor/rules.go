@@ -121,7 +121,7 @@ var table = [...]Rule{
 		"restart the service, which sets its consumer right, or: nats consumer edit orders NAME --inactive-threshold=0", false},
 	{DedupTooShort, Error, Memory, "events can be replayed for longer than a consumer remembers them",
 		"P3: a refill or a replay repeats effects (a second mail, a second credit)",
-		"keep the consumer's retention longer than PILLARBOX_STORE_HORIZON", false},
+		"set PILLARBOX_<SERVICE>_KEEP to PILLARBOX_STORE_HORIZON and two hours at least", false},
 	{DuplicateWindow, Warning, Memory, "the broker forgets publish ids within two minutes",
 		"P3 at its cost: what the relay repeats after a crash is stored twice, and every consumer has to recognise it",
 		"restart the store, which sets it right, or: nats stream edit orders --dupe-window=2m", false},
