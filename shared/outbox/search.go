@@ -390,18 +390,26 @@ func (s *search) after(ctx context.Context, m *jetstream.RawStreamMsg, coming ma
 		}
 		return m.Sequence + 1, nil
 	}
-	e, err := events.Decode(m.Data)
-	if err != nil {
-		return m.Sequence + 1, nil // no event of ours
-	}
-	route, _ := events.ParseRoute(m.Header.Get(events.HeaderRoute))
+	text := m.Header.Get(events.HeaderRoute)
+	route, err := events.ParseRoute(text)
+	id := eventOf(m.Header.Get(jetstream.MsgIDHeader), text)
 	switch {
 	case reader == s.subscriber:
-		coming[e.ID] = reconcile.InStream
-	case slices.Contains(route, s.subscriber):
-		coming[e.ID] = reconcile.OnRoute
+		coming[id] = reconcile.InStream
+	case err == nil && slices.Contains(route, s.subscriber):
+		coming[id] = reconcile.OnRoute
 	}
 	return m.Sequence + 1, nil
+}
+
+// eventOf is the id of the event that was published under a publish id, on a route or not.
+func eventOf(publishID, route string) string {
+	for _, prefix := range []string{refillPrefix, replayPrefix} {
+		if strings.HasPrefix(publishID, prefix) {
+			_, publishID, _ = strings.Cut(publishID, ":")
+		}
+	}
+	return strings.TrimSuffix(publishID, "/"+route)
 }
 
 // inReplay finds what a replay for the subscriber has still to publish.

@@ -120,7 +120,10 @@ func (v *view) verdict(r *run, name string, e Event) verdict {
 	state := v.states[name][e.ID]
 	out := verdict{at: name, note: state.Note}
 	switch {
-	case len(state.In) != 1:
+	case len(state.In) == 0:
+		out.standing = Doubtful
+		return out
+	case len(state.In) > 1:
 		words := make([]string, len(state.In))
 		for n, s := range state.In {
 			words[n] = string(s)
