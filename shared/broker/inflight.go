@@ -14,6 +14,7 @@ import (
 // delivery is one message in flight: received and not settled.
 type delivery struct {
 	info     Info
+	size     int
 	reply    string       // where the broker wants the ack; it names the durable of this delivery
 	gone     *atomic.Bool // the stream that it is from was made anew
 	received time.Time
@@ -32,8 +33,9 @@ type flights struct {
 	conn  *Conn
 	freed chan struct{} // signalled when a delivery is settled
 
-	mu  sync.Mutex // guards all
-	all map[*delivery]struct{}
+	mu    sync.Mutex // guards all and bytes
+	all   map[*delivery]struct{}
+	bytes int
 	// settling counts the goroutines that wait for acks.
 	settling sync.WaitGroup
 }
@@ -46,6 +48,7 @@ func newFlights(c *Conn) *flights {
 func (f *flights) add(work context.Context, d *delivery, m *message.Message, nackDelay time.Duration) {
 	f.mu.Lock()
 	f.all[d] = struct{}{}
+	f.bytes += d.size
 	f.mu.Unlock()
 	f.settling.Go(func() {
 		select {
@@ -96,6 +99,7 @@ func (f *flights) send(d *delivery, word string) {
 func (f *flights) remove(d *delivery) {
 	f.mu.Lock()
 	delete(f.all, d)
+	f.bytes -= d.size
 	f.mu.Unlock()
 	select {
 	case f.freed <- struct{}{}:
@@ -103,10 +107,10 @@ func (f *flights) remove(d *delivery) {
 	}
 }
 
-func (f *flights) count() int {
+func (f *flights) count() (messages, bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.all)
+	return len(f.all), f.bytes
 }
 
 // extend tells the broker that deliveries older than age are still being worked on.
@@ -130,7 +134,10 @@ func (f *flights) extend(age time.Duration) {
 
 // wait returns when nothing is in flight or until ends.
 func (f *flights) wait(until <-chan time.Time) {
-	for f.count() > 0 {
+	for {
+		if n, _ := f.count(); n == 0 {
+			return
+		}
 		select {
 		case <-f.freed:
 		case <-until:

@@ -7,7 +7,13 @@ import (
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
-const linger = time.Millisecond // of a pull that has little room
+const (
+	linger = time.Millisecond // of a pull that has little room
+	// maxBytesInFlight is about what messages in flight may take of memory: pulls are for so many of the size
+	// of the largest one that the pull before brought.
+	maxBytesInFlight = 24 << 20
+	assumedSize      = 1 << 20 // before the first
+)
 
 // pump pulls and hands out until the session has to end; the error says why.
 func (s *subscription) pump(ses *session) error {
@@ -57,11 +63,12 @@ func (s *subscription) pump(ses *session) error {
 // is room worth a request. The timer is for the end of that, or for the request's answer.
 func (s *subscription) ask(ses *session, timer *time.Timer, lingered bool) error {
 	all := s.parent.config.MaxInFlight
-	free := all - s.flights.count()
+	count, bytes := s.flights.count()
+	free := min(all-count, (maxBytesInFlight-bytes)/max(ses.largest, 1))
 	if ses.due > 0 || free <= 0 {
 		return nil
 	}
-	if free < all/4 && !lingered {
+	if free < min(all, maxBytesInFlight/max(ses.largest, 1))/4 && !lingered {
 		if !ses.lingering {
 			ses.lingering = true
 			timer.Reset(linger)
@@ -81,6 +88,7 @@ func (s *subscription) hand(m *nats.Msg, asked time.Time) {
 		return
 	}
 	d := &delivery{
+		size: m.Size(),
 		reply: m.Reply, gone: s.gone, received: time.Now(), conn: s.parent.conn, asked: asked, deadline: s.parent.config.AckWait,
 	}
 	msg := decode(s.work, m, meta, d)

@@ -36,6 +36,10 @@ type session struct {
 	msgs   chan *nats.Msg
 	closed chan struct{} // when the last message is in msgs
 	due    int           // messages that the standing request may still bring
+	// largest is the size of the largest message that the latest fruitful request has brought, fresh
+	// whether the standing one has brought none yet.
+	largest int
+	fresh   bool
 	asked  time.Time     // when it was sent
 	// lingering: a pull waits for more room.
 	lingering bool
@@ -46,6 +50,7 @@ type session struct {
 func newSession(c *Conn, d durable, room int) (*session, error) {
 	s := &session{
 		conn: c, durable: d,
+		largest: assumedSize,
 		msgs:   make(chan *nats.Msg, room+16), // a request's messages and statuses; the client drops what does not fit
 		closed: make(chan struct{}),
 	}
@@ -73,7 +78,7 @@ func (s *session) pull(n int) error {
 	if err := s.conn.NATS.PublishRequest(subject, s.sub.Subject, request); err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
-	s.due = n
+	s.due, s.fresh = n, true
 	return nil
 }
 
@@ -82,6 +87,10 @@ func (s *session) pull(n int) error {
 func (s *session) receive(m *nats.Msg) (isMessage bool, err error) {
 	// By the reply subject, not by the headers: a message may bring any header.
 	if strings.HasPrefix(m.Reply, "$JS.ACK.") {
+		if s.fresh {
+			s.largest, s.fresh = 0, false
+		}
+		s.largest = max(s.largest, m.Size())
 		s.due = max(s.due-1, 0)
 		s.answered = true
 		return true, nil

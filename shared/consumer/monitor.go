@@ -156,6 +156,9 @@ func (c *Consumer) worker(more, work context.Context, messages <-chan *message.M
 	}
 }
 
+// groupBytes ends a group of large messages.
+const groupBytes = 4 << 20
+
 // collect waits for one message and takes what else is there, up to Batch,
 // without waiting. It returns none when there will be no more: the channel is
 // closed, or more has ended and nothing is left that we may still begin.
@@ -171,13 +174,17 @@ func (c *Consumer) collect(more context.Context, messages <-chan *message.Messag
 		group = append(group, m)
 	case <-more.Done():
 	}
-	for len(group) < c.Batch && !c.lastCall.Load() {
+	bytes := 0
+	for _, m := range group {
+		bytes += len(m.Payload)
+	}
+	for len(group) < c.Batch && bytes < groupBytes && !c.lastCall.Load() {
 		select {
 		case m, ok := <-messages:
 			if !ok {
 				return group
 			}
-			group = append(group, m)
+			group, bytes = append(group, m), bytes+len(m.Payload)
 		default:
 			return group
 		}

@@ -98,27 +98,28 @@ func Decode(data []byte) (Event, error) {
 	if err := e.check(); err != nil {
 		return Event{}, err
 	}
-	if err := e.checkData(); err != nil {
+	if e.parsed, err = e.parse(); err != nil {
 		return Event{}, err
 	}
 	return e, nil
 }
 
-// checkData reads the body by its type.
-func (e Event) checkData() (err error) {
+// parse reads the body by its type.
+func (e Event) parse() (any, error) {
 	if e.OfOrder() {
-		_, err = e.Order()
-	} else {
-		_, err = e.MailRequest()
+		return e.Order()
 	}
-	return err
+	return e.MailRequest()
 }
 
-// Order returns the body of an order event. Its errors wrap ErrInvalid.
+// Order returns the body of an order event, which callers share and must not change. Its errors wrap ErrInvalid.
 func (e Event) Order() (Order, error) {
 	var o Order
 	if !e.OfOrder() {
 		return Order{}, invalid("type %q is about no order", clip(e.Type))
+	}
+	if parsed, ok := e.parsed.(Order); ok {
+		return parsed, nil
 	}
 	if err := json.Unmarshal(e.Data, &o); err != nil {
 		return Order{}, invalid("data is not an order: %v", err)

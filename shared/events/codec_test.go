@@ -64,7 +64,7 @@ func TestGolden(t *testing.T) {
 			require.NoError(t, err)
 			require.JSONEq(t, string(e.Data), string(back.Data))
 			back.Data = e.Data
-			require.Equal(t, e, back)
+			require.EqualExportedValues(t, e, back)
 			body, err := back.Order()
 			require.NoError(t, err)
 			require.Equal(t, o, body)

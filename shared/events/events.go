@@ -60,6 +60,10 @@ type Event struct {
 	Traceparent string
 	// Data is the JSON body as it stood in the envelope.
 	Data json.RawMessage
+
+	// parsed is what Decode made of Data, an Order or a MailRequest, so that nobody reads it again. Events
+	// are compared without it.
+	parsed any
 }
 
 // Order is the body of every order event: the order after the event, whole, so

@@ -73,11 +73,15 @@ func isOrderType(kind string) bool {
 	return kind == TypePlaced || kind == TypeChanged || kind == TypeCancelled
 }
 
-// MailRequest returns the body of a TypeMailRequested. Its errors wrap ErrInvalid.
+// MailRequest returns the body of a TypeMailRequested, which callers share and must not change. Its errors
+// wrap ErrInvalid.
 func (e Event) MailRequest() (MailRequest, error) {
 	var m MailRequest
 	if e.Type != TypeMailRequested {
 		return MailRequest{}, invalid("type %q is not %s", clip(e.Type), TypeMailRequested)
+	}
+	if parsed, ok := e.parsed.(MailRequest); ok {
+		return parsed, nil
 	}
 	if err := json.Unmarshal(e.Data, &m); err != nil {
 		return MailRequest{}, invalid("data is not a mail request: %v", err)
