@@ -88,7 +88,7 @@ func (s *subscription) hand(m *nats.Msg, asked time.Time) {
 		return
 	}
 	d := &delivery{
-		size: m.Size(),
+		size:  m.Size(),
 		reply: m.Reply, gone: s.gone, received: time.Now(), conn: s.parent.conn, asked: asked, deadline: s.parent.config.AckWait,
 	}
 	msg := decode(s.work, m, meta, d)

@@ -40,7 +40,7 @@ type session struct {
 	// whether the standing one has brought none yet.
 	largest int
 	fresh   bool
-	asked  time.Time     // when it was sent
+	asked   time.Time // when it was sent
 	// lingering: a pull waits for more room.
 	lingering bool
 	// answered: the durable has answered a pull, so this session works.
@@ -51,8 +51,8 @@ func newSession(c *Conn, d durable, room int) (*session, error) {
 	s := &session{
 		conn: c, durable: d,
 		largest: assumedSize,
-		msgs:   make(chan *nats.Msg, room+16), // a request's messages and statuses; the client drops what does not fit
-		closed: make(chan struct{}),
+		msgs:    make(chan *nats.Msg, room+16), // a request's messages and statuses; the client drops what does not fit
+		closed:  make(chan struct{}),
 	}
 	var err error
 	if s.sub, err = c.NATS.ChanSubscribe(c.NATS.NewInbox(), s.msgs); err != nil {
