@@ -8,11 +8,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,19 +26,33 @@ import (
 	"github.com/pillarbox/pillarbox/services/suite/e2e"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "pillarbox-drill-test-")
+	if err != nil {
+		panic(err)
+	}
+	plain = sync.OnceValues(func() (string, error) { return build(dir, "") })
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		_ = os.RemoveAll(dir) // it holds nothing of worth
+		os.Exit(status)
+	}))
+}
+
+// plain is the suite without a seeded fault, built once; TestMain sets it.
+var plain func() (string, error)
 
 // build builds the suite, with a seeded fault when tag is not empty.
-func build(t *testing.T, tag string) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "suite")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", tag, "-o", program, "github.com/pillarbox/pillarbox/services/suite").CombinedOutput()
-	require.NoError(t, err, string(out))
-	return program
+func build(dir, tag string) (program string, err error) {
+	program = filepath.Join(dir, "suite"+tag)
+	out, err := exec.Command("go", "build", "-tags", tag, "-o", program, "github.com/pillarbox/pillarbox/services/suite").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build: %w: %s", err, out)
+	}
+	return program, nil
 }
 
 // run drills beside a data folder with a file in it, which must be all that is there afterwards.
-func run(t *testing.T, c drill.Command) (drill.Report, int) {
+func run(t *testing.T, c drill.Command) (drill.Report, error) {
 	t.Helper()
 	dir := t.TempDir()
 	c.Data = filepath.Join(dir, "data")
@@ -52,7 +68,7 @@ func run(t *testing.T, c drill.Command) (drill.Report, int) {
 	}
 	requireUntouched(t, dir)
 	t.Log(out.String(), err)
-	return report, exitStatus(err)
+	return report, err
 }
 
 func requireUntouched(t *testing.T, dir string) {
@@ -87,11 +103,13 @@ func exitStatus(err error) int {
 
 func TestDrillFindsNothing(t *testing.T) {
 	t.Parallel()
-	r, status := run(t, drill.Command{
-		Faults: 5, Seed: 7, Rate: 30, Freeze: 300 * time.Millisecond, Settle: 30 * time.Second, Program: build(t, ""),
+	program, err := plain()
+	require.NoError(t, err)
+	r, err := run(t, drill.Command{
+		Faults: 5, Seed: 7, Rate: 30, Freeze: 300 * time.Millisecond, Settle: 30 * time.Second, Program: program,
 		Settings: []string{"--mailer-mode=single", "--mailer-transport=smtp://192.0.2.1:25"},
 	})
-	require.Zero(t, status)
+	require.NoError(t, err)
 	require.True(t, r.Clean)
 	require.EqualValues(t, 7, r.Seed)
 	require.Positive(t, r.Orders)
@@ -153,10 +171,12 @@ func TestSeededFaultsAreCaught(t *testing.T) {
 
 func requireCaught(t *testing.T, tag string) {
 	t.Helper()
-	r, status := run(t, drill.Command{
-		Faults: 6, Seed: 7, Rate: 40, Freeze: 200 * time.Millisecond, Settle: 4 * time.Second, Program: build(t, tag),
+	program, err := build(t.TempDir(), tag)
+	require.NoError(t, err)
+	r, err := run(t, drill.Command{
+		Faults: 6, Seed: 7, Rate: 40, Freeze: 200 * time.Millisecond, Settle: 4 * time.Second, Program: program,
 	})
-	require.Equal(t, 1, status)
+	require.Equal(t, 1, exitStatus(err))
 	require.False(t, r.Clean)
 	require.Positive(t, r.Lost)
 	require.Equal(t, drill.Lost, r.Findings[0].Problem)
@@ -167,7 +187,9 @@ func requireCaught(t *testing.T, tag string) {
 // TestInterrupted: Ctrl-C leaves neither the folder nor the suite.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
-	program, dir := build(t, ""), t.TempDir()
+	program, err := plain()
+	require.NoError(t, err)
+	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), program, "drill", "--data", filepath.Join(dir, "data"), "--duration", "1h")
 	printed, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -198,17 +220,18 @@ func TestInterrupted(t *testing.T) {
 func TestCannotBeDone(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]drill.Command{
-		"no promise":   {Settings: []string{"--store-intake=async"}},
-		"left out":     {Settings: []string{"--fanout=sequential", "--fanout-route=mailer"}},
-		"its own":      {Settings: []string{"--data=/tmp"}},
-		"out of range": {Settings: []string{"--mailer-workers=0"}},
-		"no program":   {Program: "/nonexistent/suite"},
+		"PILLARBOX_STORE_INTAKE": {Settings: []string{"--store-intake=async"}},
+		"PILLARBOX_FANOUT_ROUTE": {Settings: []string{"--store-fanout=sequential", "--store-fanout-route=mailer,loyalty"}},
+		"--data":                 {Settings: []string{"--data=/tmp"}},
+		"workers":                {Settings: []string{"--mailer-workers=1000"}},
+		"/nonexistent/suite":     {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.Rate, c.Freeze, c.Settle = 20, time.Second, time.Second
-			_, status := run(t, c)
-			require.Equal(t, 2, status)
+			c.Rate, c.Freeze, c.Settle, c.Program = 20, time.Second, time.Second, "/nonexistent/suite"
+			_, err := run(t, c)
+			require.Equal(t, 2, exitStatus(err))
+			require.ErrorContains(t, err, name)
 		})
 	}
 	c := drill.Command{Data: filepath.Join(t.TempDir(), "none", "data"), Out: &bytes.Buffer{}}

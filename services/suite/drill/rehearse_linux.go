@@ -40,7 +40,7 @@ func (c *Command) rehearse(ctx context.Context) (_ *Report, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("scratch folder: %w", err)
 	}
-	s := &scene{Command: c, report: Report{Seed: c.Seed}}
+	s := &scene{Command: c, report: Report{Seed: c.Seed, Findings: []Finding{}}}
 	defer func() {
 		if s.suite != nil {
 			err = errors.Join(err, s.suite.Kill())
