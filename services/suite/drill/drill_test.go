@@ -220,11 +220,11 @@ func TestInterrupted(t *testing.T) {
 func TestCannotBeDone(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]drill.Command{
-		"PILLARBOX_STORE_INTAKE": {Settings: []string{"--store-intake=async"}},
-		"PILLARBOX_FANOUT_ROUTE": {Settings: []string{"--store-fanout=sequential", "--store-fanout-route=mailer,loyalty"}},
-		"--data":                 {Settings: []string{"--data=/tmp"}},
-		"workers":                {Settings: []string{"--mailer-workers=1000"}},
-		"/nonexistent/suite":     {},
+		"PILLARBOX_STORE_INTAKE":   {Settings: []string{"--store-intake=async"}},
+		"PILLARBOX_FANOUT_ROUTE":   {Settings: []string{"--store-fanout=sequential", "--store-fanout-route=mailer,loyalty"}},
+		"--data":                   {Settings: []string{"--data=/tmp"}},
+		"PILLARBOX_MAILER_WORKERS": {Settings: []string{"--mailer-workers=1000"}},
+		"/nonexistent/suite":       {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
