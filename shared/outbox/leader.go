@@ -58,7 +58,7 @@ func (l *leader) run(ctx context.Context) error {
 	poll := time.NewTicker(l.r.c.Poll)
 	defer poll.Stop()
 	pauses := backoff.NewExponentialBackOff()
-	pauses.InitialInterval, pauses.MaxInterval = 100*time.Millisecond, 5*time.Second
+	pauses.InitialInterval, pauses.MaxInterval = 100*time.Millisecond, time.Second
 	for {
 		l.progress = false
 		err := l.pass(ctx)
