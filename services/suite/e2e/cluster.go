@@ -43,6 +43,12 @@ type ClusterConfig struct {
 	Env      []string
 	// Subscriber is one more user of NATS, as an operator adds one for a subscriber of his own; empty: none.
 	Subscriber string
+	// Proxied puts a Proxy between each service and each server.
+	Proxied bool
+	// PostgresDir and NATSDir are where the servers keep their files; empty: somewhere in Dir, or a temporary folder.
+	PostgresDir, NATSDir string
+	// PostgresSettings are further settings of that server.
+	PostgresSettings map[string]string
 }
 
 // Cluster is the line as people deploy it: PostgreSQL, a NATS server and the
@@ -58,6 +64,7 @@ type Cluster struct {
 	natsPort int
 	natsHTTP int // of the server's monitor
 	pgPort   string
+	proxies  map[string]*Proxy // by between(service, server)
 }
 
 // password is every role's and user's; the cluster is reachable from loopback only.
@@ -71,13 +78,13 @@ func deploy() string {
 
 // NewCluster lays out a cluster and starts its servers, but no service.
 func NewCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) {
-	cluster := &Cluster{Config: c, Services: map[string][]*Process{}, database: "pillarbox"}
+	cluster := &Cluster{Config: c, Services: map[string][]*Process{}, database: "pillarbox", proxies: map[string]*Proxy{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, cluster.Close())
 		}
 	}()
-	if cluster.Postgres, err = postgres.Start(ctx, postgres.Config{Durable: true}); err != nil {
+	if cluster.Postgres, err = postgres.Start(ctx, postgres.Config{Dir: c.PostgresDir, Durable: true, Settings: c.PostgresSettings}); err != nil {
 		return nil, err
 	}
 	if err := cluster.initPostgres(ctx); err != nil {
@@ -86,7 +93,42 @@ func NewCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) {
 	if err := cluster.startNATS(ctx); err != nil {
 		return nil, err
 	}
+	if err := cluster.startProxies(); err != nil {
+		return nil, err
+	}
 	return cluster, cluster.layOut()
+}
+
+// startProxies puts the proxies in between, when the cluster has some.
+func (c *Cluster) startProxies() error {
+	if !c.Config.Proxied {
+		return nil
+	}
+	for _, service := range all.Names() {
+		for server, port := range map[string]string{"postgres": c.pgPort, "nats": fmt.Sprint(c.natsPort)} {
+			p, err := NewProxy(port)
+			if err != nil {
+				return err
+			}
+			c.proxies[between(service, server)] = p
+		}
+	}
+	return nil
+}
+
+func between(service, server string) string { return service + "-" + server }
+
+// Between is the proxy between a service (all replicas) and a server, "postgres" or "nats".
+func (c *Cluster) Between(service, server string) *Proxy { return c.proxies[between(service, server)] }
+
+// through is the address with the port of the proxy in between, where there is one.
+func (c *Cluster) through(service, server, address string) string {
+	p := c.Between(service, server)
+	if p == nil {
+		return address
+	}
+	direct := map[string]string{"postgres": c.pgPort, "nats": fmt.Sprint(c.natsPort)}[server]
+	return strings.Replace(address, "127.0.0.1:"+direct, fmt.Sprintf("127.0.0.1:%d", p.Port()), 1)
 }
 
 // initPostgres runs the shipped initialisation, as the database image would.
@@ -161,7 +203,12 @@ func (c *Cluster) natsConfig() (string, error) {
 }
 
 // NATSStore is the folder of the broker's files.
-func (c *Cluster) NATSStore() string { return filepath.Join(c.Config.Dir, "nats") }
+func (c *Cluster) NATSStore() string {
+	if c.Config.NATSDir != "" {
+		return c.Config.NATSDir
+	}
+	return filepath.Join(c.Config.Dir, "nats")
+}
 
 // Pickup is the folder of the mails.
 func (c *Cluster) Pickup() string { return filepath.Join(c.Config.Dir, "pickup") }
@@ -198,8 +245,9 @@ func (c *Cluster) addReplica(name string, i int) error {
 		Name: fmt.Sprintf("%s-%d", name, i), Path: c.Config.Binaries.path(name),
 		Log: filepath.Join(c.Config.Dir, fmt.Sprintf("%s-%d.log", name, i)), Ready: ReadyAt(adminURL),
 		Env: append([]string{
-			prefix + "_DATABASE_URL=" + c.DatabaseURL(name), prefix + "_MIGRATE_URL=" + c.DatabaseURL(name+"_owner"),
-			prefix + "_NATS_URL=" + c.NATSURL(name),
+			prefix + "_DATABASE_URL=" + c.through(name, "postgres", c.DatabaseURL(name)),
+			prefix + "_MIGRATE_URL=" + c.through(name, "postgres", c.DatabaseURL(name+"_owner")),
+			prefix + "_NATS_URL=" + c.through(name, "nats", c.NATSURL(name)),
 			fmt.Sprintf("%s_ADMIN=127.0.0.1:%d", prefix, admin), "PILLARBOX_LOG_LEVEL=debug",
 		}, c.Config.Env...),
 	}
@@ -286,6 +334,9 @@ func (c *Cluster) Close() error {
 	var errs []error
 	for _, p := range c.All() {
 		errs = append(errs, p.Kill())
+	}
+	for _, p := range c.proxies {
+		errs = append(errs, p.Close())
 	}
 	if c.NATS != nil {
 		errs = append(errs, c.NATS.Kill())

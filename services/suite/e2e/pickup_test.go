@@ -83,7 +83,7 @@ func newMounts(t *testing.T) *mounts {
 	m := &mounts{t: t}
 	trial := t.TempDir()
 	if err := unix.Mount("tmpfs", trial, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skipf("NOT CHECKED: cannot mount here (%v; it needs root), so no pickup folder was unmounted, made read-only or filled", err)
+		t.Skipf("NOT CHECKED: cannot mount here (%v; it needs root), so no file system was unmounted, made read-only or filled", err)
 	}
 	require.NoError(t, unix.Unmount(trial, 0))
 	t.Cleanup(func() {

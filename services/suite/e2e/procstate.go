@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -104,4 +105,26 @@ func failingAt(ctx context.Context, admin string) (map[string]string, error) {
 		return nil, fmt.Errorf("GET %s/ready: %s, failing %v", admin, answer.Status, body.Failing)
 	}
 	return body.Failing, nil
+}
+
+// CPU is the time that the process has used so far.
+func (p *Process) CPU() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return 0, fmt.Errorf("CPU time of %s: %w", p.Name, err)
+	}
+	// After the name, in parentheses: the state is field 3, user and system time 14 and 15, in hundredths of a second.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	var used time.Duration
+	for _, n := range []int{14 - 3, 15 - 3} {
+		if n >= len(fields) {
+			return 0, fmt.Errorf("CPU time of %s: unknown form of /proc/…/stat", p.Name)
+		}
+		ticks, err := strconv.ParseInt(fields[n], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("CPU time of %s: %w", p.Name, err)
+		}
+		used += time.Duration(ticks) * 10 * time.Millisecond
+	}
+	return used, nil
 }
