@@ -23,7 +23,7 @@ import (
 
 const (
 	// MaxEvents is the most events of one page and of one question.
-	MaxEvents = 1000
+	MaxEvents = 250
 	// MaxNamed is how many ids a report names of one kind at one service.
 	MaxNamed = 100
 )

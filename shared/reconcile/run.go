@@ -17,7 +17,7 @@ type Config struct {
 }
 
 // maxDoubts is how many doubts are kept before they are asked about again.
-const maxDoubts = 10 * MaxEvents
+const maxDoubts = 10_000
 
 // StoreName is under what name findings of the store itself stand.
 const StoreName = "store"
