@@ -135,15 +135,19 @@ func agesOf(t *testing.T, line e2e.Line, service string) ages {
 		require.NoError(t, err)
 		return n
 	}
-	// The bucket first: what comes meanwhile then counts as slow, and not as quick.
-	return ages{within5s: read("_bucket", `le="5.12"`), sum: read("_sum"), count: read("_count")}
+	var a ages
+	require.Eventually(t, func() bool { // each reading is a look of its own: all three at the same count
+		a = ages{count: read("_count"), sum: read("_sum"), within5s: read("_bucket", `le="5.12"`)}
+		return read("_count") == a.count
+	}, deadline, time.Millisecond)
+	return a
 }
 
 func (a ages) since(b ages) ages {
 	return ages{a.count - b.count, a.sum - b.sum, a.within5s - b.within5s}
 }
 
-func (a ages) slow() float64 { return max(0, a.count-a.within5s) }
+func (a ages) slow() float64 { return a.count - a.within5s }
 
 func (a ages) mean() time.Duration {
 	return time.Duration(a.sum / max(a.count, 1) * float64(time.Second))

@@ -111,7 +111,8 @@ func waits(t *testing.T, c *e2e.Cluster, window time.Duration) {
 	now, err := store.CPU()
 	require.NoError(t, err)
 	t.Logf("in %s: %.0f tries failed, %s of CPU time", window, tried, now-used)
-	require.GreaterOrEqual(t, tried, 2.0, "the relay gave up")
+	// A batch that nobody answers takes 6 s.
+	require.GreaterOrEqual(t, tried, window.Seconds()/8, "the relay gave up")
 	require.LessOrEqual(t, tried, 2*window.Seconds(), "the relay spins")
 	require.Less(t, now-used, window/5, "the store spins")
 }
