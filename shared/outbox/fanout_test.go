@@ -82,7 +82,7 @@ func TestSequentialGoesToTheFirstOfTheRoute(t *testing.T) {
 		require.Equal(t, map[string]int{"orders.route.mailer mailer,audit": 43}, b.subjects())
 		require.NoError(t, r.stop())
 
-		r = b.relay(options{config: outbox.Config{Route: events.Route{"mailer", "audit"}}})
+		b.relay(options{config: outbox.Config{Route: events.Route{"mailer", "audit"}}})
 		b.commit(orders(2)...)
 		b.drained()
 		require.Equal(t, map[string]int{"orders.route.mailer mailer,audit": 43, "orders.events": 2}, b.subjects())

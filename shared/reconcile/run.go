@@ -35,7 +35,6 @@ type run struct {
 	overview    Overview
 	accounts    map[string]*Account
 	doubts      []doubt
-	events      []Event // of the page
 }
 
 // doubt is an event that did not fit at a subscriber ("" when nobody was asked).
