@@ -16,8 +16,8 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database/databasetest"
 )
 
-// wire is a connection to PostgreSQL that the test can cut: all at once, or when a commit has
-// been passed on and its confirmation has not.
+// wire is a connection to PostgreSQL that the test can cut: all at once, or when a batch with an order in it, which
+// commits by itself, has been passed on and its confirmation has not.
 type wire struct {
 	listener  net.Listener
 	target    string
@@ -91,7 +91,7 @@ func (w *wire) serve(client net.Conn) {
 			return
 		}
 		w.mu.Lock()
-		cut := w.cutCommit && bytes.Contains(buffer[:n], []byte("commit\x00"))
+		cut := w.cutCommit && bytes.Contains(buffer[:n], []byte(`"sku"`))
 		if cut {
 			w.cutCommit = false
 		}
