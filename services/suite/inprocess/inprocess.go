@@ -167,7 +167,7 @@ func assemble(ctx context.Context, c Config, log *slog.Logger, checks *admin.Che
 	for _, name := range all.Names() {
 		stages = append(stages, boot.Stage{Name: name, Run: services[name].Run})
 	}
-	stages = append(stages, boot.Stage{Name: "embedded broker", Run: server.Watch}, boot.Stage{Name: "admin port", Run: adminPort.Run})
+	stages = append(stages, boot.Stage{Name: "embedded broker", Run: server.Run}, boot.Stage{Name: "admin port", Run: adminPort.Run})
 	return &Suite{http: api.Addr(), admin: adminPort.Addr(), done: make(chan struct{})}, stages, nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -40,14 +42,15 @@ type Config struct {
 	DontListen bool   // only in-process connections
 }
 
-// Server is a running embedded server. It satisfies nats.InProcessConnProvider.
+// Server is a running embedded server. It satisfies nats.InProcessConnProvider, also when it has started anew.
 type Server struct {
-	*server.Server
-	token string
+	config  Config
+	log     *slog.Logger
+	running atomic.Pointer[server.Server]
 }
 
-// Start starts a server that fsyncs every write (sync_interval always), waits until it takes
-// connections and never handles signals.
+// Start starts a server that fsyncs every write (sync_interval always), waits
+// until it takes connections and never handles signals.
 func Start(ctx context.Context, c Config, log *slog.Logger) (*Server, error) {
 	if c.Dir == "" {
 		return nil, errors.New("start embedded broker: no folder given")
@@ -55,19 +58,31 @@ func Start(ctx context.Context, c Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = logs.Discard()
 	}
-	s, err := server.NewServer(c.options())
+	s := &Server{config: c, log: log}
+	if err := s.launch(ctx); err != nil {
+		return nil, err
+	}
+	if address, ok := s.Addr().(*net.TCPAddr); ok {
+		s.config.Port = address.Port // also after a new start
+	}
+	return s, nil
+}
+
+func (s *Server) launch(ctx context.Context) error {
+	next, err := server.NewServer(s.config.options())
 	if err != nil {
-		return nil, fmt.Errorf("start embedded broker: %w", err)
+		return fmt.Errorf("start embedded broker: %w", err)
 	}
-	adapter := &logAdapter{log: log}
-	s.SetLoggerV2(adapter, false, false, false)
-	s.Start()
-	if err := awaitReady(ctx, s, adapter); err != nil {
-		s.Shutdown()
-		s.WaitForShutdown()
-		return nil, fmt.Errorf("start embedded broker: %w", err)
+	adapter := &logAdapter{log: s.log}
+	next.SetLoggerV2(adapter, false, false, false)
+	next.Start()
+	if err := awaitReady(ctx, next, adapter); err != nil {
+		next.Shutdown()
+		next.WaitForShutdown()
+		return fmt.Errorf("start embedded broker: %w", err)
 	}
-	return &Server{Server: s, token: c.Token}, nil
+	s.running.Store(next)
+	return nil
 }
 
 func (c Config) options() *server.Options {
@@ -121,10 +136,23 @@ func awaitReady(ctx context.Context, s *server.Server, log *logAdapter) error {
 }
 
 // Token is what clients need, also those in the process.
-func (s *Server) Token() string { return s.token }
+func (s *Server) Token() string { return s.config.Token }
 
-// Stop shuts the server down and waits. Close connections first.
+// ClientURL is where clients of other processes connect.
+func (s *Server) ClientURL() string { return s.running.Load().ClientURL() }
+
+// Addr is the address that it listens on, or nil.
+func (s *Server) Addr() net.Addr { return s.running.Load().Addr() }
+
+// NumClients is the number of its connections.
+func (s *Server) NumClients() int { return s.running.Load().NumClients() }
+
+// InProcessConn implements nats.InProcessConnProvider.
+func (s *Server) InProcessConn() (net.Conn, error) { return s.running.Load().InProcessConn() }
+
+// Stop shuts the server down and waits. Close connections first, and let Run return.
 func (s *Server) Stop() {
-	s.Shutdown()
-	s.WaitForShutdown()
+	running := s.running.Load()
+	running.Shutdown()
+	running.WaitForShutdown()
 }

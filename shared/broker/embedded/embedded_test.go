@@ -52,7 +52,7 @@ func TestStartAgainOnTheSameFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, embedded.Config{Dir: dir})
-	require.True(t, s.JetStreamConfig().SyncAlways, "what is confirmed is on disk")
+	require.True(t, s.SyncsAlways(), "what is confirmed is on disk")
 	conn := connect(t, s)
 	before, err := conn.EnsureStream(t.Context(), broker.StreamConfig{Name: "orders", FirstSeq: 7})
 	require.NoError(t, err)

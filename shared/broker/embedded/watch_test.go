@@ -12,29 +12,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func watch(t *testing.T, s *embedded.Server) (stop func(), ended <-chan error) {
+func run(t *testing.T, s *embedded.Server) (stop func(), ended <-chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
-	go func() { result <- s.Watch(ctx) }()
+	go func() { result <- s.Run(ctx) }()
 	return cancel, result
 }
 
-// The failed fsync itself is tried with strace, in the end-to-end tests.
-func TestWatchTellsThatTheStoreIsGone(t *testing.T) {
+// The failed fsync itself is tried with strace, and the full disk with a small one, in the end-to-end tests.
+func TestAServerWhoseStoreIsGoneStartsAnew(t *testing.T) {
 	t.Parallel()
 	s := start(t, embedded.Config{Dir: t.TempDir()})
-	_, ended := watch(t, s)
-	require.NoError(t, s.DisableJetStream())
-	select {
-	case err := <-ended:
-		require.ErrorContains(t, err, "store does not work")
-	case <-time.After(soon):
-		require.Fail(t, "Watch has not noticed")
-	}
+	url := s.ClientURL()
+	stop, ended := run(t, s)
+	conn := connect(t, s)
+	before, err := conn.EnsureStream(t.Context(), broker.StreamConfig{Name: "orders", FirstSeq: 7})
+	require.NoError(t, err)
+	require.NoError(t, s.Break())
+	require.Eventually(t, func() bool {
+		after, err := conn.Stream(t.Context(), "orders")
+		return err == nil && after == before
+	}, 2*soon, 5*time.Millisecond, "the same connection finds the same stream at the new server")
+	require.Equal(t, url, s.ClientURL())
+	stop()
+	require.NoError(t, <-ended)
 }
 
-func TestWatchLeavesAHealthyServerAlone(t *testing.T) {
+func TestAHealthyServerIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := start(t, embedded.Config{Dir: dir})
@@ -42,13 +47,15 @@ func TestWatchLeavesAHealthyServerAlone(t *testing.T) {
 	require.NoError(t, err)
 	// The server complains about a folder that is no stream, now and after each start.
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "jetstream", "$G", "streams", "ghost"), 0o700))
-	require.NotEmpty(t, s.Healthz(nil).Error)
-	stop, ended := watch(t, s)
+	require.NotEmpty(t, s.Complaint())
+	stop, ended := run(t, s)
+	same := s.ID()
 	select {
 	case err := <-ended:
 		require.NoError(t, err, "ended by itself")
 	case <-time.After(4 * time.Second):
 	}
+	require.Equal(t, same, s.ID())
 	stop()
 	require.NoError(t, <-ended)
 }
