@@ -65,7 +65,7 @@ compose-test: ## the compose file for real: build, up, three mailers, kill, rest
 	go test -count=1 -v -tags compose -run TestCompose -timeout 40m ./services/suite/e2e
 
 crash: ## long crash runs: make crash N=200 SEED=1
-	$(PG) env PILLARBOX_CRASH_N=$(N) PILLARBOX_CRASH_SEED=$(SEED) go test -count=1 -v -timeout 6h -run 'Crash|Killed|Wiped|Restore|Lost|Terminated|Fsync|Pickup|Frozen|AtOnce|Full|Partition|Answer|Idle' ./services/suite/e2e
+	$(PG) env PILLARBOX_CRASH_N=$(N) PILLARBOX_CRASH_SEED=$(SEED) go test -count=1 -v -timeout 6h -run 'Crash|Killed|Wiped|Restore|Lost|Terminated|Fsync|Pickup|Frozen|AtOnce|Full|Partition|Answer|Idle|Upgrade' ./services/suite/e2e
 
 soak: ## everything long: all tests in full mode, 200 faults in every shape
 	$(PG) go test -race -shuffle=on -timeout 3h ./...

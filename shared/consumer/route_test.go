@@ -393,6 +393,9 @@ func TestRoutesOfOneEventAreJoined(t *testing.T) {
 		r.send("", eventPlaced("a", 2, notBefore()))
 		r.eventually(t, func() bool { return r.parked("waiting") == 1 }, "waiting")
 		r.send(route, event("a", 2))
+		r.eventually(t, func() bool {
+			return r.count(`SELECT count(*) FROM parked WHERE headers LIKE '%loyalty,audit%'`) == 1
+		}, "the row has one")
 		r.send("loyalty,crm,shop", event("a", 2))
 		r.eventually(t, func() bool {
 			return r.count(`SELECT count(*) FROM parked WHERE headers LIKE '%"loyalty,audit,crm,shop"%'`) == 1

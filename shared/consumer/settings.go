@@ -22,8 +22,8 @@ type Settings struct {
 	Backoff     time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
 	MaxBackoff  time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
 	AfterDeath  AfterDeath    `name:"after-death" env:"AFTER_DEATH" default:"hold" help:"What an order does after one of its events became a dead letter: hold (later events wait for a person or a redrive) or skip (they go on without it)."`
-	EventsFrom  From          `name:"events-from" env:"EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
-	KeepLetters time.Duration `name:"keep-letters" env:"KEEP_LETTERS" default:"2160h" help:"Time that dead letters are kept after their order went on without them (24h to 87600h). Others are kept until a person settles them."`
+	EventsFrom  From          `name:"events-from" env:"EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Default: with what the stream still keeps."`
+	KeepLetters time.Duration `name:"keep-letters" env:"KEEP_LETTERS" default:"2160h" help:"Time that dead letters are kept after their order went on without them; others are kept until a person settles them (24h to 87600h)."`
 	KeepActions time.Duration `name:"keep-actions" env:"KEEP_ACTIONS" default:"8760h" help:"Time that operators' actions and redrives are kept (24h to 87600h)."`
 	ReadyAge    time.Duration `name:"ready-age" env:"READY_AGE" default:"1h" help:"Time for which this process may see an event wait unhandled before it counts as not ready (1s to 8760h)."`
 	Drain       time.Duration `name:"drain" env:"DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`

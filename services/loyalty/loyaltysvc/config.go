@@ -12,7 +12,7 @@ import (
 type Config struct {
 	consumer.Settings `embed:"" envprefix:"PILLARBOX_LOYALTY_"`
 
-	Keep time.Duration `name:"keep" env:"PILLARBOX_LOYALTY_KEEP" default:"720h" help:"Time that an order at rest is remembered; at least PILLARBOX_STORE_HORIZON and 2h (3h to 87600h). The ledger is kept for ever."`
+	Keep time.Duration `name:"keep" env:"PILLARBOX_LOYALTY_KEEP" default:"720h" help:"Time that an order at rest is remembered; at least PILLARBOX_STORE_HORIZON and 2h; the ledger is kept for ever (3h to 87600h)."`
 }
 
 // Remembers is how long events are recognised.

@@ -43,9 +43,9 @@ type Config struct {
 	Sweep        time.Duration       `name:"sweep" env:"PILLARBOX_MAILER_SWEEP" default:"5s" help:"Time after which mails that a crash left unpublished are published by another replica, and between two looks for them (100ms to 10m)."`
 	ReadyAge     time.Duration       `name:"ready-age" env:"PILLARBOX_MAILER_READY_AGE" default:"1h" help:"Time for which this process may see an event wait unhandled before it counts as not ready (1s to 8760h)."`
 	Keep         time.Duration       `name:"keep" env:"PILLARBOX_MAILER_KEEP" default:"720h" help:"Time that deliveries which are over, and orders at rest, are remembered; at least PILLARBOX_STORE_HORIZON and 2h (3h to 87600h)."`
-	KeepLetters  time.Duration       `name:"keep-letters" env:"PILLARBOX_MAILER_KEEP_LETTERS" default:"2160h" help:"Time that dead letters are kept after their order went on without them (24h to 87600h). Others are kept until a person settles them."`
+	KeepLetters  time.Duration       `name:"keep-letters" env:"PILLARBOX_MAILER_KEEP_LETTERS" default:"2160h" help:"Time that dead letters are kept after their order went on without them; others are kept until a person settles them (24h to 87600h)."`
 	KeepActions  time.Duration       `name:"keep-actions" env:"PILLARBOX_MAILER_KEEP_ACTIONS" default:"8760h" help:"Time that operators' actions and redrives are kept (24h to 87600h)."`
-	EventsFrom   consumer.From       `name:"events-from" env:"PILLARBOX_MAILER_EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Empty: with what the stream still keeps."`
+	EventsFrom   consumer.From       `name:"events-from" env:"PILLARBOX_MAILER_EVENTS_FROM" placeholder:"WHERE" help:"Where this service begins, decided at its first start ever: start (all events that ever were), now, or an RFC 3339 time (events of that time included). Default: with what the stream still keeps."`
 	Drain        time.Duration       `name:"drain" env:"PILLARBOX_MAILER_DRAIN" default:"8s" help:"Time that work under way has to finish at a stop (100ms to 5m)."`
 }
 

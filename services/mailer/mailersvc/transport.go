@@ -27,7 +27,7 @@ import (
 // Sending are the settings of the way out.
 type Sending struct {
 	Transport    string        `name:"transport" env:"PILLARBOX_MAILER_TRANSPORT" default:"pickup" help:"Where mails go: pickup (files in the pickup folder), or a mail server as smtp://user@host:port?tls=required|opportunistic|off&timeout=30s (STARTTLS; required is the default with a user, otherwise opportunistic), smtps://… for TLS from the first byte. The workers share the connections: one each."`
-	SMTPPassword string        `name:"smtp-password" env:"PILLARBOX_MAILER_SMTP_PASSWORD" placeholder:"PASSWORD" help:"Password of the user at the mail server; it is never sent in clear. …_FILE names a file with it."`
+	SMTPPassword string        `name:"smtp-password" env:"PILLARBOX_MAILER_SMTP_PASSWORD" placeholder:"PASSWORD" help:"Password of the user at the mail server; it is never sent in clear; …_FILE names a file with it (no default)."`
 	Roots        string        `name:"smtp-roots" env:"PILLARBOX_MAILER_SMTP_ROOTS" placeholder:"FILE" help:"PEM file with the authorities that the mail server's certificate is checked against (default: the system's)."`
 	GiveUp       time.Duration `name:"give-up" env:"PILLARBOX_MAILER_GIVE_UP" default:"24h" help:"Mail server: time of attempts after which a mail that is still deferred becomes a dead letter (1m to 168h)."`
 }

@@ -144,7 +144,10 @@ func TestPickupFolderOnAFailingMount(t *testing.T) {
 		require.NoError(t, mailer.Run(t.Context()))
 		access := func(flags uintptr) func(t *testing.T) {
 			return func(t *testing.T) {
-				require.NoError(t, unix.Mount("", line.Pickup, "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
+				// Busy while somebody writes a file.
+				require.Eventually(t, func() bool {
+					return unix.Mount("", line.Pickup, "", unix.MS_BIND|unix.MS_REMOUNT|flags, "") == nil
+				}, deadline, 5*time.Millisecond)
 			}
 		}
 		faults := []folderFault{

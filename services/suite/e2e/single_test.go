@@ -55,7 +55,7 @@ func (m mailers) leader() (leader, follower int) {
 	require.Eventually(m.t, func() bool {
 		var leading []int
 		for i := range m.replicas {
-			if m.metric(i, "lease_state", `state="leading"`) == 1 {
+			if m.metric(i, "lease_state", `lease="mailer"`, `state="leading"`) == 1 {
 				leading = append(leading, i)
 			}
 		}

@@ -92,6 +92,9 @@ func (u upgrade) become(t *testing.T, ctx context.Context, programs string, repl
 // releases work side by side on the same events and schemas; the store first, or its consumers first.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: builds the programs of an earlier release; runs in make crash and make soak")
+	}
 	store, consumers := all.Names()[:1], all.Names()[1:]
 	for name, order := range map[string][][]string{"store first": {store, consumers}, "consumers first": {consumers, store}} {
 		t.Run(name, func(t *testing.T) {
