@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build run test race e2e verify alerts bench crash compose-test soak up down logs clean
+.PHONY: help build run test race e2e verify alerts bench profile microbench crash compose-test soak up down logs clean
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -45,7 +45,13 @@ verify: ## formatting, vet, static analysis, import rules, tidy module, known vu
 alerts: ## check the Prometheus alert rules and try them on series (needs promtool: Debian's package prometheus; part of verify)
 	cd services/deploy && promtool check rules alerts.yml && promtool test rules alerts_test.yml
 
-bench: ## benchmarks, ratios against a reference in the same run
+bench: build ## measure beside peers and the disk, in one run: make bench [ONLY=T1,T6] [ROUNDS=5] [SCALE=100]
+	go run ./shared/database/databasetest/withpostgres -durable -- env SUITE=$(CURDIR)/bin/suite go run -C bench .
+
+profile: ## CPU profile of a target: make profile ONLY=T1, then go tool pprof bin/cpu.prof
+	$(MAKE) bench PROFILE=$(CURDIR)/bin/cpu.prof ROUNDS=1
+
+microbench: ## the packages' own benchmarks
 	$(PG) go test -run '^$$' -bench . -benchtime 2s ./shared/... ./services/...
 
 clean: ## remove what was built; data and mails stay

@@ -48,7 +48,10 @@ var targets = []target{
 	{"T2", "the relay beside Watermill's forwarder and bare atomic batches", measureRelay},
 	{"T3", "from POST to handler and to mail at 200 orders a second, beside River and watermill-sql", measureLatency},
 	{"T4", "the effects of orders that wait, beside the disk", measureLine},
+	{"T5", "the headline: mails of 512 KB from the queue to the folder, beside the files alone", measureHeadline},
 	{"T6", "the broker adapter beside nats.go", measureAdapter},
+	{"T7", "footprint", measureFootprint},
+	{"T8", "three mailers beside one, at a mail server that takes 50 ms for a mail", measureScaleOut},
 }
 
 func main() {
