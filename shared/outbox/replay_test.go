@@ -351,6 +351,7 @@ func TestAReplayIsBoundedByTheStream(t *testing.T) {
 		b.drained()
 		audit := b.durable("audit")
 		b.register("audit")
+		acknowledged := 0
 		for range 25 {
 			more := make([]outbox.Row, 20)
 			for i := range more {
@@ -363,10 +364,11 @@ func TestAReplayIsBoundedByTheStream(t *testing.T) {
 				require.NoError(t, err)
 				for m := range batch.Messages() {
 					require.NoError(t, m.Ack())
+					acknowledged++
 				}
 				s, err := outbox.ReadStatus(t.Context(), b.db)
-				return err == nil && s.Waiting == 0
-			}, "not published")
+				return err == nil && s.Waiting == 0 && acknowledged == len(rows)
+			}, "not published and acknowledged")
 		}
 		full := r.metric(t, "relay_stream_full_total")
 		var most uint64
