@@ -25,6 +25,7 @@ import (
 
 	"github.com/pillarbox/pillarbox/services/internal/boot"
 	"github.com/pillarbox/pillarbox/services/suite/all"
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/doctor"
 )
@@ -111,33 +112,22 @@ func (c *Command) Run() error {
 	}
 	l, err := c.examine(ctx)
 	if err != nil {
-		return &status{2, err.Error()}
+		return terminal.Exit(2, err.Error())
 	}
 	if err := context.Cause(ctx); err != nil {
-		return &status{2, "interrupted: " + err.Error()}
+		return terminal.Exit(2, "interrupted: "+err.Error())
 	}
 	if err := l.print(c.Out, c.JSON); err != nil {
 		return err
 	}
 	switch findings, unseen := len(l.Findings), len(l.Unseen); {
 	case findings > 0:
-		return &status{1, count(findings, "finding")}
+		return terminal.Exit(1, terminal.Count(findings, "finding"))
 	case unseen > 0:
-		return &status{2, count(unseen, "thing") + " could not be checked: " + l.Unseen[0].String()}
+		return terminal.Exit(2, terminal.Count(unseen, "thing")+" could not be checked: "+l.Unseen[0].String())
 	}
 	return nil
 }
-
-// status is an error with an exit status.
-type status struct {
-	code int
-	text string
-}
-
-func (s *status) Error() string { return s.text }
-
-// ExitStatus is for boot.Exit.
-func (s *status) ExitStatus() int { return s.code }
 
 // look is a report and what it is about.
 type look struct {

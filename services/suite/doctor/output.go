@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/shared/doctor"
 )
 
@@ -68,20 +69,13 @@ func (l *look) result(check doctor.Check) string {
 	}
 	switch {
 	case findings > 0:
-		return count(findings, "finding")
+		return terminal.Count(findings, "finding")
 	case unseen > 0:
 		return "could not be checked"
 	case slices.Contains(l.unused, check):
 		return "not used here"
 	}
 	return "ok"
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // harmless keeps what servers said from moving a terminal's cursor.

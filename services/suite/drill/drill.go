@@ -22,6 +22,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 )
 
 // Command is "suite drill".
@@ -86,27 +88,16 @@ func (c *Command) RunContext(ctx context.Context) error {
 	}
 	report, err := c.rehearse(ctx)
 	if ctx.Err() != nil {
-		return &status{2, fmt.Sprintf("drill interrupted (seed %d)", c.Seed)}
+		return terminal.Exit(2, fmt.Sprintf("drill interrupted (seed %d)", c.Seed))
 	}
 	if err != nil {
-		return &status{2, fmt.Sprintf("drill (seed %d): %v", c.Seed, err)}
+		return terminal.Exit(2, fmt.Sprintf("drill (seed %d): %v", c.Seed, err))
 	}
 	if err := report.print(c.Out, c.JSON); err != nil {
-		return &status{2, err.Error()}
+		return terminal.Exit(2, err.Error())
 	}
 	if !report.Clean {
-		return &status{1, report.verdict()}
+		return terminal.Exit(1, report.verdict())
 	}
 	return nil
 }
-
-// status is an error with an exit status.
-type status struct {
-	code int
-	text string
-}
-
-func (s *status) Error() string { return s.text }
-
-// ExitStatus is for boot.Exit.
-func (s *status) ExitStatus() int { return s.code }

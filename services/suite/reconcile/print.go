@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/shared/reconcile"
 )
 
@@ -28,7 +29,7 @@ func (c *Command) print(r reconcile.Report) error {
 		since = "since " + r.Since.Format(time.RFC3339)
 	}
 	if err := c.Streams.Line("%s of %s, %s; %d wait in the outbox, the broker refuses %d",
-		count(r.Events, "event"), count(r.Orders, "order"), since, r.Waiting, r.Refused); err != nil {
+		terminal.Count(r.Events, "event"), terminal.Count(r.Orders, "order"), since, r.Waiting, r.Refused); err != nil {
 		return err
 	}
 	if err := c.Streams.Table(table(r)); err != nil {

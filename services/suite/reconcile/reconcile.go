@@ -12,8 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"os/user"
 	"slices"
 	"strings"
 	"time"
@@ -26,14 +24,14 @@ import (
 
 // Command is "suite reconcile".
 type Command struct {
-	Data    string        `name:"data" env:"PILLARBOX_DATA" default:"./data" type:"path" help:"Data folder of a suite, running or not."`
-	Admin   []string      `name:"admin" env:"PILLARBOX_ADMIN_URL" placeholder:"URL" help:"Admin addresses of running services instead, the store's among them, as http://host:port, several separated by commas."`
-	Since   moment        `name:"since" placeholder:"WHEN" help:"Only events of this time on: 2026-11-30T11:00:00Z, or 2h for the last two hours."`
-	Order   string        `name:"order" placeholder:"ID" help:"Only this order."`
-	Service []string      `name:"service" short:"s" placeholder:"NAME" help:"Judge only this subscriber; may be repeated."`
-	Every   time.Duration `name:"every" placeholder:"TIME" help:"Go on, and look again after this time (at least 10s)."`
-	Listen  string        `name:"listen" placeholder:"ADDRESS" help:"With --every: listen address of /metrics."`
-	JSON    bool          `name:"json" help:"Print JSON: a report is one line."`
+	Data    string          `name:"data" env:"PILLARBOX_DATA" default:"./data" type:"path" help:"Data folder of a suite, running or not."`
+	Admin   []string        `name:"admin" env:"PILLARBOX_ADMIN_URL" placeholder:"URL" help:"Admin addresses of running services instead, the store's among them, as http://host:port, several separated by commas."`
+	Since   terminal.Moment `name:"since" placeholder:"WHEN" help:"Only events of this time on: 2026-11-30T11:00:00Z, or 2h for the last two hours."`
+	Order   string          `name:"order" placeholder:"ID" help:"Only this order."`
+	Service []string        `name:"service" short:"s" placeholder:"NAME" help:"Judge only this subscriber; may be repeated."`
+	Every   time.Duration   `name:"every" placeholder:"TIME" help:"Go on, and look again after this time (at least 10s)."`
+	Listen  string          `name:"listen" placeholder:"ADDRESS" help:"With --every: listen address of /metrics."`
+	JSON    bool            `name:"json" help:"Print JSON: a report is one line."`
 
 	// Streams replaces standard output and error; nil: the process's own.
 	Streams *terminal.Streams `kong:"-"`
@@ -75,17 +73,6 @@ func (c *Command) AfterApply(k *kong.Context) error {
 	return nil
 }
 
-// status is an error with an exit status.
-type status struct {
-	code int
-	text string
-}
-
-func (s *status) Error() string { return s.text }
-
-// ExitStatus is for boot.Exit.
-func (s *status) ExitStatus() int { return s.code }
-
 // Run asks, reports and returns an error with the exit status.
 func (c *Command) Run() error {
 	if c.Streams == nil {
@@ -102,13 +89,13 @@ func (c *Command) Run() error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return &status{2, "interrupted"}
+		return terminal.Exit(2, "interrupted")
 	case err != nil:
-		return &status{2, err.Error()}
+		return terminal.Exit(2, err.Error())
 	case report.Total() > 0:
-		return &status{1, count(report.Total(), "finding")}
+		return terminal.Exit(1, terminal.Count(report.Total(), "finding"))
 	case len(report.Silent) > 0:
-		return &status{2, fmt.Sprintf("%s could not be asked: %s", report.Silent[0].Who, report.Silent[0].Why)}
+		return terminal.Exit(2, fmt.Sprintf("%s could not be asked: %s", report.Silent[0].Who, report.Silent[0].Why))
 	}
 	return nil
 }
@@ -134,43 +121,9 @@ func (c *Command) remote(ctx context.Context, config reconcile.Config, addresses
 			addresses[n] = "http://" + a
 		}
 	}
-	store, subscribers, silent, err := reconcile.Dial(ctx, client, addresses, who())
+	store, subscribers, silent, err := reconcile.Dial(ctx, client, addresses, terminal.Who())
 	if err != nil {
 		return report, err
 	}
 	return reconcile.Run(ctx, config, store, subscribers, silent...)
-}
-
-// who asks, for the services' logs.
-func who() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if host, err := os.Hostname(); err == nil {
-		name += "@" + host
-	}
-	return name
-}
-
-// moment is a time on the command line: an absolute one, or how long ago.
-type moment struct{ time.Time }
-
-// UnmarshalText reads 2026-11-30T11:00:00Z and 2h alike.
-func (m *moment) UnmarshalText(text []byte) (err error) {
-	if ago, failed := time.ParseDuration(string(text)); failed == nil && ago > 0 {
-		m.Time = time.Now().Add(-ago)
-		return nil
-	}
-	if m.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
-		return fmt.Errorf("%q is neither a time such as 2026-11-30T11:00:00Z nor how long ago, such as 2h", text)
-	}
-	return nil
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -32,9 +32,9 @@ func (Dead) Help() string { return addressHelp }
 
 // filter says which letters are meant.
 type filter struct {
-	Order    string `name:"order" placeholder:"ID" help:"Only letters of this order."`
-	Since    moment `name:"since" placeholder:"TIME" help:"Only younger ones: a time such as 2026-11-30T11:00:00Z, or how long ago, such as 2h."`
-	Matching string `name:"matching" placeholder:"TEXT" help:"Only those whose error holds this text."`
+	Order    string          `name:"order" placeholder:"ID" help:"Only letters of this order."`
+	Since    terminal.Moment `name:"since" placeholder:"TIME" help:"Only younger ones: a time such as 2026-11-30T11:00:00Z, or how long ago, such as 2h."`
+	Matching string          `name:"matching" placeholder:"TEXT" help:"Only those whose error holds this text."`
 }
 
 func (f filter) letters() consumer.LetterFilter {

@@ -10,13 +10,13 @@
 package unhandled
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -197,32 +197,7 @@ func (c *Common) choose(w *work) error {
 
 // who is the name for the record.
 func (c *Common) who() string {
-	if c.As != "" {
-		return c.As
-	}
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if host, err := os.Hostname(); err == nil {
-		name += "@" + host
-	}
-	return name
-}
-
-// moment is a time on the command line: an absolute one, or how long ago.
-type moment struct{ time.Time }
-
-// UnmarshalText reads 2026-11-30T11:00:00Z and 2h alike.
-func (m *moment) UnmarshalText(text []byte) (err error) {
-	if ago, failed := time.ParseDuration(string(text)); failed == nil && ago > 0 {
-		m.Time = time.Now().Add(-ago)
-		return nil
-	}
-	if m.Time, err = time.Parse(time.RFC3339, string(text)); err != nil {
-		return fmt.Errorf("%q is neither a time such as 2026-11-30T11:00:00Z nor how long ago, such as 2h", text)
-	}
-	return nil
+	return cmp.Or(c.As, terminal.Who())
 }
 
 // shown is a time in a table.
