@@ -3,7 +3,6 @@ package operate
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/pillarbox/pillarbox/shared/admin"
 	"github.com/pillarbox/pillarbox/shared/consumer"
-	"github.com/pillarbox/pillarbox/shared/httpserver"
 )
 
 // maxAnswer bounds what a client reads: a page of letters with their reasons, or one event in base64.
@@ -37,7 +35,7 @@ func Dial(ctx context.Context, addresses []string, who string) ([]*Client, error
 	seen := map[string]bool{}
 	for _, address := range addresses {
 		base := strings.TrimRight(address, "/") + admin.OperatorPath
-		names, err := request[admin.Services](ctx, h, who, http.MethodGet, base, nil)
+		names, err := ask[admin.Services](ctx, h, who, http.MethodGet, base, nil)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", address, err)
 		}
@@ -166,56 +164,26 @@ func get[T any](ctx context.Context, c *Client, path string, pairs ...string) (T
 			q.Set(pairs[n], pairs[n+1])
 		}
 	}
-	return request[T](ctx, c.http, c.who, http.MethodGet, c.base+path+"?"+q.Encode(), nil)
+	return ask[T](ctx, c.http, c.who, http.MethodGet, c.base+path+"?"+q.Encode(), nil)
 }
 
-func post[T any](ctx context.Context, c *Client, path string, ask any) (v T, err error) {
-	body, err := json.Marshal(ask)
-	if err != nil {
-		return v, fmt.Errorf("encode request: %w", err)
-	}
-	return request[T](ctx, c.http, c.who, http.MethodPost, c.base+path, body)
+func post[T any](ctx context.Context, c *Client, path string, question any) (T, error) {
+	return ask[T](ctx, c.http, c.who, http.MethodPost, c.base+path, question)
 }
 
-func request[T any](ctx context.Context, client *http.Client, who, method, address string, body []byte) (v T, err error) {
-	r, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
-	if err != nil {
+// ask returns a refusal with the error of package consumer that it stands for.
+func ask[T any](ctx context.Context, client *http.Client, who, method, address string, question any) (T, error) {
+	v, err := admin.Ask[T](ctx, client, who, method, address, question, maxAnswer)
+	var refusal *admin.Refusal
+	if !errors.As(err, &refusal) {
 		return v, err
-	}
-	r.Header.Set(admin.HeaderOperator, url.PathEscape(who))
-	if method != http.MethodGet {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	answer, err := client.Do(r)
-	if err != nil {
-		return v, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	if err != nil {
-		return v, fmt.Errorf("read answer: %w", err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		return v, failure(answer, text)
-	}
-	if err := json.Unmarshal(text, &v); err != nil {
-		return v, fmt.Errorf("read answer: %w", err)
-	}
-	return v, nil
-}
-
-// failure is the detail of a problem document, with the error that it stands for.
-func failure(answer *http.Response, text []byte) error {
-	var p httpserver.Problem
-	if json.Unmarshal(text, &p) != nil || p.Detail == "" {
-		return errors.New(answer.Status)
 	}
 	for status, kind := range map[int]error{
 		http.StatusNotFound: consumer.ErrNotFound, http.StatusConflict: consumer.ErrRefused, http.StatusBadRequest: consumer.ErrInvalid,
 	} {
-		if rest, ok := strings.CutPrefix(p.Detail, kind.Error()+": "); ok && answer.StatusCode == status {
-			return fmt.Errorf("%w: %s", kind, rest)
+		if rest, ok := strings.CutPrefix(refusal.Detail, kind.Error()+": "); ok && refusal.Status == status {
+			return v, fmt.Errorf("%w: %s", kind, rest)
 		}
 	}
-	return errors.New(p.Detail)
+	return v, err
 }

@@ -1,12 +1,9 @@
 package reconcile
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -14,7 +11,6 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/admin"
-	"github.com/pillarbox/pillarbox/shared/httpserver"
 )
 
 const (
@@ -139,39 +135,6 @@ func (w Window) query(pairs ...string) string {
 	return q.Encode()
 }
 
-func ask[T any](ctx context.Context, r remote, method, path string, question any) (v T, err error) {
-	var body []byte
-	if question != nil {
-		if body, err = json.Marshal(question); err != nil {
-			return v, fmt.Errorf("encode question: %w", err)
-		}
-	}
-	request, err := http.NewRequestWithContext(ctx, method, r.base+path, bytes.NewReader(body))
-	if err != nil {
-		return v, err
-	}
-	request.Header.Set(admin.HeaderOperator, url.PathEscape(r.who))
-	if question != nil {
-		request.Header.Set("Content-Type", "application/json")
-	}
-	answer, err := r.http.Do(request)
-	if err != nil {
-		return v, err
-	}
-	defer func() { _ = answer.Body.Close() }() // only read from
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	if err != nil {
-		return v, fmt.Errorf("read answer: %w", err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		var p httpserver.Problem
-		if json.Unmarshal(text, &p) == nil && p.Detail != "" {
-			return v, errors.New(p.Detail)
-		}
-		return v, errors.New(answer.Status)
-	}
-	if err := json.Unmarshal(text, &v); err != nil {
-		return v, fmt.Errorf("read answer: %w", err)
-	}
-	return v, nil
+func ask[T any](ctx context.Context, r remote, method, path string, question any) (T, error) {
+	return admin.Ask[T](ctx, r.http, r.who, method, r.base+path, question, maxAnswer)
 }
