@@ -8,5 +8,5 @@ import (
 
 // Account says what the loyalty service knows of given events, whether it runs or not.
 func (c Config) Account(db *database.DB) reconcile.Subscriber {
-	return c.Settings.Account(Name, ordered, ledger.Evidence{}, db)
+	return c.Settings.Account(Name, ordered, ledger.Evidence(), db)
 }
