@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	suitebench "github.com/pillarbox/pillarbox/services/suite/bench"
+	"github.com/pillarbox/pillarbox/services/suite/e2e"
 )
 
 // footprint starts a suite, waits, and places orders over HTTP until it holds many.
@@ -77,23 +79,8 @@ func placeOver(ctx context.Context, api string, orders int) error {
 }
 
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
+	port, err := e2e.FreePort()
+	return fmt.Sprintf("127.0.0.1:%d", port), err
 }
 
-func rss(pid int) (float64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		var kb float64
-		if n, _ := fmt.Sscanf(line, "VmRSS: %f kB", &kb); n == 1 {
-			return kb / 1024, nil
-		}
-	}
-	return 0, errors.New("no VmRSS")
-}
+func rss(pid int) (float64, error) { return suitebench.Memory(strconv.Itoa(pid), "VmRSS") }

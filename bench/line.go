@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,13 +9,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pillarbox/pillarbox/services/audit/auditsvc"
 	"github.com/pillarbox/pillarbox/services/loyalty/loyaltysvc"
 	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
 	"github.com/pillarbox/pillarbox/services/store/storesvc"
+	suitebench "github.com/pillarbox/pillarbox/services/suite/bench"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/events"
@@ -51,39 +50,10 @@ func renames(e *env, files int) func(context.Context) (figures, error) {
 			return nil, err
 		}
 		defer os.RemoveAll(dir)
-		data := make([]byte, 4096)
-		work := make(chan int)
-		errs := make([]error, 10)
-		var wg sync.WaitGroup
 		start := time.Now()
-		for i := range errs {
-			wg.Go(func() {
-				for n := range work {
-					if errs[i] == nil {
-						errs[i] = writeFile(filepath.Join(dir, fmt.Sprint(n)), data)
-					}
-				}
-			})
-		}
-		for n := range files {
-			work <- n
-		}
-		close(work)
-		wg.Wait()
-		return figures{"rate": float64(files) / time.Since(start).Seconds()}, errors.Join(errs...)
+		err = suitebench.WriteFiles(dir, files, make([]byte, 4096))
+		return figures{"rate": float64(files) / time.Since(start).Seconds()}, err
 	}
-}
-
-func writeFile(path string, data []byte) error {
-	f, err := os.Create(path + ".tmp")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
 }
 
 // service is what all the …svc packages have.
@@ -231,22 +201,6 @@ func place(ctx context.Context, db *database.DB, orders int) error {
 }
 
 func placed(n int) (outbox.Row, error) {
-	now := time.Now().UTC().Truncate(time.Microsecond)
-	o := events.Order{
-		ID: uuid.NewString(), Version: 1, Status: "placed", Currency: "EUR", Total: "38.00", PlacedAt: now,
-		Customer: events.Customer{Email: fmt.Sprintf("customer%d@example.com", n%5000), Name: "Ada Lovelace"},
-		Items: []events.Item{
-			{SKU: "TEA-01", Name: "Green tea", Quantity: 2, UnitPrice: "4.50"},
-			{SKU: "CUP-07", Name: "Cup, white, 0.3 l", Quantity: 4, UnitPrice: "7.25"},
-		},
-	}
-	data, err := json.Marshal(o)
-	if err != nil {
-		return outbox.Row{}, err
-	}
-	e := events.Event{
-		ID: uuid.Must(uuid.NewV7()).String(), Source: events.Source, Type: events.TypePlaced, Time: now, Subject: o.ID, Version: 1, Data: data,
-	}
-	payload, err := e.Encode()
+	e, payload, err := suitebench.Placed(n)
 	return outbox.Row{Event: e, Payload: payload}, err
 }

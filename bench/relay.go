@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	suitebench "github.com/pillarbox/pillarbox/services/suite/bench"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/broker/embedded"
 	"github.com/pillarbox/pillarbox/shared/database"
@@ -134,27 +135,14 @@ func vacuumed(ctx context.Context, db *database.DB) (mb float64, err error) {
 		mb = float64(bytes) / (1 << 20)
 		return mb < 8, err
 	})
-	if errors.Is(err, errLate) {
+	if errors.Is(err, suitebench.ErrSlow) {
 		err = nil // the figure says it
 	}
 	return mb, err
 }
 
-var errLate = errors.New("it takes too long")
-
 func until(ctx context.Context, limit time.Duration, done func() (bool, error)) error {
-	deadline := time.Now().Add(limit)
-	for time.Now().Before(deadline) {
-		if ok, err := done(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(2 * time.Millisecond):
-		}
-	}
-	return errLate
+	return suitebench.Until(ctx, 2*time.Millisecond, limit, done)
 }
 
 func bareBatches(e *env, rows, size int) func(context.Context) (figures, error) {

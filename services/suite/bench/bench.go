@@ -5,13 +5,11 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/pillarbox/pillarbox/migrations"
 	"github.com/pillarbox/pillarbox/shared/broker"
@@ -81,24 +79,4 @@ func (s *scratch) database(ctx context.Context, service string) (*database.DB, e
 // interruptible ends at Ctrl-C, so that the scratch folder goes.
 func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-}
-
-var errSlow = errors.New("it takes too long")
-
-// until polls.
-func until(ctx context.Context, every, limit time.Duration, done func() (bool, error)) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	deadline := time.Now().Add(limit)
-	for time.Now().Before(deadline) {
-		if ok, err := done(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
-	return errSlow
 }

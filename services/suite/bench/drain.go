@@ -104,7 +104,7 @@ func (d *Drain) service(s *scratch, db *database.DB) (runner, error) {
 // watch returns when the queue is empty; once a second it says how long it is.
 func (d *Drain) watch(ctx context.Context, conn *broker.Conn) error {
 	said, last := time.Now(), uint64(d.Messages)
-	return until(ctx, 20*time.Millisecond, drainLimit, func() (bool, error) {
+	return Until(ctx, 20*time.Millisecond, drainLimit, func() (bool, error) {
 		b, err := conn.Backlog(ctx, events.TopicOrders, d.Service)
 		if err != nil {
 			return false, err
@@ -123,34 +123,15 @@ func (d *Drain) fill(ctx context.Context, conn *broker.Conn) error {
 	for n := 0; n < d.Messages; n += 1000 {
 		messages := make([]*message.Message, min(1000, d.Messages-n))
 		for i := range messages {
-			e, err := placed(n + i)
+			_, raw, err := Placed(n + i)
 			if err != nil {
 				return err
 			}
-			messages[i] = message.NewMessage(uuid.NewString(), e)
+			messages[i] = message.NewMessage(uuid.NewString(), raw)
 		}
 		if _, err := p.PublishAtomic(ctx, events.TopicOrders, messages); err != nil {
 			return err
 		}
 	}
 	return p.Close()
-}
-
-func placed(n int) ([]byte, error) {
-	now := time.Now().UTC().Truncate(time.Microsecond)
-	o := events.Order{
-		ID: uuid.NewString(), Version: 1, Status: "placed", Currency: "EUR", Total: "38.00", PlacedAt: now,
-		Customer: events.Customer{Email: fmt.Sprintf("customer%d@example.com", n%5000), Name: "Ada Lovelace"},
-		Items: []events.Item{
-			{SKU: "TEA-01", Name: "Green tea", Quantity: 2, UnitPrice: "4.50"},
-			{SKU: "CUP-07", Name: "Cup, white, 0.3 l", Quantity: 4, UnitPrice: "7.25"},
-		},
-	}
-	data, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	return events.Event{
-		ID: uuid.NewString(), Source: events.Source, Type: events.TypePlaced, Time: now, Subject: o.ID, Version: 1, Data: data,
-	}.Encode()
 }

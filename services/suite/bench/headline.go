@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -102,7 +101,7 @@ func (h *Headline) measure(ctx context.Context) (r Result, err error) {
 	}
 	r.FilesOnly, r.One, r.Ten = files.Seconds(), one.Seconds(), ten.Seconds()
 	r.TenToFiles = r.Ten / r.FilesOnly
-	r.PeakRSSInMB, err = peakRSS()
+	r.PeakRSSInMB, err = Memory("self", "VmHWM") // broker, mailer and measurement together
 	return r, err
 }
 
@@ -132,7 +131,7 @@ func (h *Headline) drain(ctx context.Context, processors int) (mail []byte, took
 	start := time.Now()
 	go func() { ended <- mailer.Run(running) }()
 	var names []string
-	err = until(ctx, 10*time.Millisecond, headlineLimit, func() (bool, error) {
+	err = Until(ctx, 10*time.Millisecond, headlineLimit, func() (bool, error) {
 		names, err = filepath.Glob(filepath.Join(pickup, "*.eml"))
 		return len(names) >= h.Mails, err
 	})
@@ -187,55 +186,13 @@ func (h *Headline) filesOnly(mail []byte) (time.Duration, error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	work := make(chan int)
-	errs := make([]error, 10)
-	var wg sync.WaitGroup
 	start := time.Now()
-	for i := range errs {
-		wg.Go(func() {
-			for n := range work {
-				errs[i] = errors.Join(errs[i], writeFile(filepath.Join(dir, fmt.Sprintf("%d.eml", n)), mail))
-			}
-		})
+	if err := WriteFiles(dir, h.Mails, mail); err != nil {
+		return 0, err
 	}
-	for n := range h.Mails {
-		work <- n
-	}
-	close(work)
-	wg.Wait()
 	folder, err := os.Open(dir)
 	if err == nil {
 		err = errors.Join(folder.Sync(), folder.Close())
 	}
-	return time.Since(start), errors.Join(append(errs, err)...)
-}
-
-func writeFile(path string, data []byte) error {
-	f, err := os.Create(path + ".tmp")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
-}
-
-// peakRSS of this process: broker, mailer and measurement together.
-func peakRSS() (float64, error) {
-	data, err := os.ReadFile("/proc/self/status")
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil // not Linux
-	}
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		var kb float64
-		if n, _ := fmt.Sscanf(line, "VmHWM: %f kB", &kb); n == 1 {
-			return kb / 1024, nil
-		}
-	}
-	return 0, nil
+	return time.Since(start), err
 }
