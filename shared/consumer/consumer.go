@@ -24,6 +24,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,36 +94,29 @@ func (c Config) Validate() error {
 const maxBatch = 1000
 
 func (c Config) withDefaults() Config {
-	orElse(&c.Topic, events.TopicOrders)
-	orElse(&c.Delivery, EffectivelyOnce)
+	c.Topic = cmp.Or(c.Topic, events.TopicOrders)
+	c.Delivery = cmp.Or(c.Delivery, EffectivelyOnce)
 	c.Ordered = c.Ordered && c.Delivery == EffectivelyOnce
-	orElse(&c.Batch, 100)
-	orElse(&c.Workers, 2)
-	orElse(&c.MaxAttempts, 10)
-	orElse(&c.Backoff, time.Second)
-	orElse(&c.MaxBackoff, time.Hour)
-	orElse(&c.Timeout, 30*time.Second)
-	orElse(&c.Sweep, time.Second)
-	orElse(&c.ParkedPerOrder, 10_000)
-	orElse(&c.ParkedTotal, 100_000)
-	orElse(&c.Letters, 100_000)
-	orElse(&c.Drain, 8*time.Second)
-	orElse(&c.AfterDeath, Hold)
-	orElse(&c.OutageEvents, 10)
-	orElse(&c.OutageOrders, 5)
-	orElse(&c.OutageAfter, 2*time.Second)
-	orElse(&c.Mode, ModeGroup)
+	c.Batch = cmp.Or(c.Batch, 100)
+	c.Workers = cmp.Or(c.Workers, 2)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
+	c.Backoff = cmp.Or(c.Backoff, time.Second)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, time.Hour)
+	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
+	c.Sweep = cmp.Or(c.Sweep, time.Second)
+	c.ParkedPerOrder = cmp.Or(c.ParkedPerOrder, 10_000)
+	c.ParkedTotal = cmp.Or(c.ParkedTotal, 100_000)
+	c.Letters = cmp.Or(c.Letters, 100_000)
+	c.Drain = cmp.Or(c.Drain, 8*time.Second)
+	c.AfterDeath = cmp.Or(c.AfterDeath, Hold)
+	c.OutageEvents = cmp.Or(c.OutageEvents, 10)
+	c.OutageOrders = cmp.Or(c.OutageOrders, 5)
+	c.OutageAfter = cmp.Or(c.OutageAfter, 2*time.Second)
+	c.Mode = cmp.Or(c.Mode, ModeGroup)
 	if c.Mode == ModeSingle {
 		c.Workers = 1
 	}
 	return c
-}
-
-func orElse[T comparable](field *T, standard T) {
-	var zero T
-	if *field == zero {
-		*field = standard
-	}
 }
 
 // Deps of a consumer.

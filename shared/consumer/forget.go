@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -80,9 +81,9 @@ type Keeping struct {
 // Retention are the rules by which this consumer's old rows go. Parked events and unsettled dead letters are
 // obligations: no rule removes them.
 func (c *Consumer) Retention(k Keeping) []retention.Rule {
-	orElse(&k.Handled, DefaultKeep)
-	orElse(&k.Letters, DefaultKeepLetters)
-	orElse(&k.Actions, DefaultKeepActions)
+	k.Handled = cmp.Or(k.Handled, DefaultKeep)
+	k.Letters = cmp.Or(k.Letters, DefaultKeepLetters)
+	k.Actions = cmp.Or(k.Actions, DefaultKeepActions)
 	upTo := func(ctx context.Context, now time.Time) (time.Time, error) { return c.handledUpTo(ctx, k, now) }
 	rules := slices.Clone(k.Own)
 	if c.Ordered {

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,19 +32,19 @@ type Settings struct {
 
 // WithDefaults fills in what is zero.
 func (s Settings) WithDefaults() Settings {
-	orElse(&s.Batch, 100)
-	orElse(&s.Workers, 2)
-	orElse(&s.Mode, ModeGroup)
-	orElse(&s.Lease, 5*time.Second)
-	orElse(&s.Attempts, 10)
-	orElse(&s.Backoff, time.Second)
-	orElse(&s.MaxBackoff, time.Hour)
-	orElse(&s.KeepLetters, DefaultKeepLetters)
-	orElse(&s.KeepActions, DefaultKeepActions)
-	orElse(&s.ReadyAge, time.Hour)
-	orElse(&s.Drain, 8*time.Second)
-	orElse(&s.AfterDeath, Hold)
-	orElse(&s.Delivery, EffectivelyOnce)
+	s.Batch = cmp.Or(s.Batch, 100)
+	s.Workers = cmp.Or(s.Workers, 2)
+	s.Mode = cmp.Or(s.Mode, ModeGroup)
+	s.Lease = cmp.Or(s.Lease, 5*time.Second)
+	s.Attempts = cmp.Or(s.Attempts, 10)
+	s.Backoff = cmp.Or(s.Backoff, time.Second)
+	s.MaxBackoff = cmp.Or(s.MaxBackoff, time.Hour)
+	s.KeepLetters = cmp.Or(s.KeepLetters, DefaultKeepLetters)
+	s.KeepActions = cmp.Or(s.KeepActions, DefaultKeepActions)
+	s.ReadyAge = cmp.Or(s.ReadyAge, time.Hour)
+	s.Drain = cmp.Or(s.Drain, 8*time.Second)
+	s.AfterDeath = cmp.Or(s.AfterDeath, Hold)
+	s.Delivery = cmp.Or(s.Delivery, EffectivelyOnce)
 	return s
 }
 

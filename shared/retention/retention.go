@@ -10,6 +10,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,16 +80,11 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	orElse := func(d *time.Duration, standard time.Duration) {
-		if *d == 0 {
-			*d = standard
-		}
-	}
-	orElse(&c.Every, time.Minute)
-	orElse(&c.Budget, 10*time.Second)
-	orElse(&c.Pause, 10*time.Millisecond)
-	orElse(&c.Lease, time.Minute)
-	orElse(&c.Poll, 15*time.Second)
+	c.Every = cmp.Or(c.Every, time.Minute)
+	c.Budget = cmp.Or(c.Budget, 10*time.Second)
+	c.Pause = cmp.Or(c.Pause, 10*time.Millisecond)
+	c.Lease = cmp.Or(c.Lease, time.Minute)
+	c.Poll = cmp.Or(c.Poll, 15*time.Second)
 	if c.Bite == 0 {
 		c.Bite = MaxBite
 	}

@@ -1,6 +1,7 @@
 package mailersvc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,38 +71,31 @@ func Default() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
 	c.Sending = c.Sending.withDefaults()
-	orElse(&c.Pickup, "pickup")
-	orElse(&c.From, "Pillarbox <orders@pillarbox.invalid>")
-	orElse(&c.Domain, "pillarbox.invalid")
-	orElse(&c.FileMode, 0o640)
-	orElse(&c.Batch, 100)
-	orElse(&c.Dispatch, dispatch.ModeCompeting)
-	orElse(&c.Workers, 10)
-	orElse(&c.Transactions, 2)
-	orElse(&c.Mode, consumer.ModeGroup)
-	orElse(&c.Lease, 5*time.Second)
+	c.Pickup = cmp.Or(c.Pickup, "pickup")
+	c.From = cmp.Or(c.From, "Pillarbox <orders@pillarbox.invalid>")
+	c.Domain = cmp.Or(c.Domain, "pillarbox.invalid")
+	c.FileMode = cmp.Or(c.FileMode, 0o640)
+	c.Batch = cmp.Or(c.Batch, 100)
+	c.Dispatch = cmp.Or(c.Dispatch, dispatch.ModeCompeting)
+	c.Workers = cmp.Or(c.Workers, 10)
+	c.Transactions = cmp.Or(c.Transactions, 2)
+	c.Mode = cmp.Or(c.Mode, consumer.ModeGroup)
+	c.Lease = cmp.Or(c.Lease, 5*time.Second)
 	if c.Mode == consumer.ModeSingle {
 		c.Transactions = 1
 	}
-	orElse(&c.Attempts, 10)
-	orElse(&c.Backoff, time.Second)
-	orElse(&c.MaxBackoff, time.Hour)
-	orElse(&c.AfterDeath, consumer.Hold)
-	orElse(&c.Delivery, consumer.EffectivelyOnce)
-	orElse(&c.Sweep, 5*time.Second)
-	orElse(&c.Keep, consumer.DefaultKeep)
-	orElse(&c.KeepLetters, consumer.DefaultKeepLetters)
-	orElse(&c.KeepActions, consumer.DefaultKeepActions)
-	orElse(&c.ReadyAge, time.Hour)
-	orElse(&c.Drain, 8*time.Second)
+	c.Attempts = cmp.Or(c.Attempts, 10)
+	c.Backoff = cmp.Or(c.Backoff, time.Second)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, time.Hour)
+	c.AfterDeath = cmp.Or(c.AfterDeath, consumer.Hold)
+	c.Delivery = cmp.Or(c.Delivery, consumer.EffectivelyOnce)
+	c.Sweep = cmp.Or(c.Sweep, 5*time.Second)
+	c.Keep = cmp.Or(c.Keep, consumer.DefaultKeep)
+	c.KeepLetters = cmp.Or(c.KeepLetters, consumer.DefaultKeepLetters)
+	c.KeepActions = cmp.Or(c.KeepActions, consumer.DefaultKeepActions)
+	c.ReadyAge = cmp.Or(c.ReadyAge, time.Hour)
+	c.Drain = cmp.Or(c.Drain, 8*time.Second)
 	return c
-}
-
-func orElse[T comparable](field *T, standard T) {
-	var zero T
-	if *field == zero {
-		*field = standard
-	}
 }
 
 // Validate reports every setting that is out of range.

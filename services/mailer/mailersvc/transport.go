@@ -1,6 +1,7 @@
 package mailersvc
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -42,8 +43,8 @@ const (
 )
 
 func (s Sending) withDefaults() Sending {
-	orElse(&s.Transport, toPickup)
-	orElse(&s.GiveUp, 24*time.Hour)
+	s.Transport = cmp.Or(s.Transport, toPickup)
+	s.GiveUp = cmp.Or(s.GiveUp, 24*time.Hour)
 	return s
 }
 

@@ -1,6 +1,7 @@
 package storesvc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -38,34 +39,27 @@ type Config struct {
 func Default() Config { return Config{}.withDefaults() }
 
 func (c Config) withDefaults() Config {
-	orElse(&c.Intake, string(intake.ModeGroup))
-	orElse(&c.IntakeFlushEvery, 50*time.Millisecond)
-	orElse(&c.IntakeFlushCount, 500)
-	orElse(&c.IntakeQueue, 1000)
-	orElse(&c.IntakeGroup, 100)
-	orElse(&c.IntakeCommitters, 2)
-	orElse(&c.IntakeWait, 5*time.Second)
-	orElse(&c.BodyBudget, 64<<20)
-	orElse(&c.BatchBody, 8<<20)
-	orElse(&c.OutboxLimit, 1_000_000)
-	orElse(&c.OutboxMaxAge, time.Hour)
-	orElse(&c.KeyRetention, 48*time.Hour)
-	orElse(&c.StreamMaxBytes, 1<<30)
-	orElse(&c.StreamReplicas, 1)
-	orElse(&c.Horizon, 72*time.Hour)
-	orElse(&c.RelayLease, 5*time.Second)
-	orElse(&c.RelayPoll, 500*time.Millisecond)
-	orElse(&c.Fanout, fanoutParallel)
-	orElse(&c.FanoutRoute, "mailer,audit,loyalty")
-	orElse(&c.Drain, 8*time.Second)
+	c.Intake = cmp.Or(c.Intake, string(intake.ModeGroup))
+	c.IntakeFlushEvery = cmp.Or(c.IntakeFlushEvery, 50*time.Millisecond)
+	c.IntakeFlushCount = cmp.Or(c.IntakeFlushCount, 500)
+	c.IntakeQueue = cmp.Or(c.IntakeQueue, 1000)
+	c.IntakeGroup = cmp.Or(c.IntakeGroup, 100)
+	c.IntakeCommitters = cmp.Or(c.IntakeCommitters, 2)
+	c.IntakeWait = cmp.Or(c.IntakeWait, 5*time.Second)
+	c.BodyBudget = cmp.Or(c.BodyBudget, 64<<20)
+	c.BatchBody = cmp.Or(c.BatchBody, 8<<20)
+	c.OutboxLimit = cmp.Or(c.OutboxLimit, 1_000_000)
+	c.OutboxMaxAge = cmp.Or(c.OutboxMaxAge, time.Hour)
+	c.KeyRetention = cmp.Or(c.KeyRetention, 48*time.Hour)
+	c.StreamMaxBytes = cmp.Or(c.StreamMaxBytes, 1<<30)
+	c.StreamReplicas = cmp.Or(c.StreamReplicas, 1)
+	c.Horizon = cmp.Or(c.Horizon, 72*time.Hour)
+	c.RelayLease = cmp.Or(c.RelayLease, 5*time.Second)
+	c.RelayPoll = cmp.Or(c.RelayPoll, 500*time.Millisecond)
+	c.Fanout = cmp.Or(c.Fanout, fanoutParallel)
+	c.FanoutRoute = cmp.Or(c.FanoutRoute, "mailer,audit,loyalty")
+	c.Drain = cmp.Or(c.Drain, 8*time.Second)
 	return c
-}
-
-func orElse[T comparable](field *T, standard T) {
-	var zero T
-	if *field == zero {
-		*field = standard
-	}
 }
 
 // Validate reports every setting that is out of range.

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -45,16 +46,11 @@ const (
 
 // NewSweeper does no I/O.
 func NewSweeper(c SweepConfig, f *Folder, db *database.DB, m *Metrics, log *slog.Logger) *Sweeper {
-	orElse := func(d *time.Duration, standard time.Duration) {
-		if *d == 0 {
-			*d = standard
-		}
-	}
-	orElse(&c.Every, 5*time.Second)
-	orElse(&c.Grace, 5*time.Second)
-	orElse(&c.Clean, time.Minute)
-	orElse(&c.Keep, 10*time.Minute)
-	orElse(&c.Orphan, time.Hour)
+	c.Every = cmp.Or(c.Every, 5*time.Second)
+	c.Grace = cmp.Or(c.Grace, 5*time.Second)
+	c.Clean = cmp.Or(c.Clean, time.Minute)
+	c.Keep = cmp.Or(c.Keep, 10*time.Minute)
+	c.Orphan = cmp.Or(c.Orphan, time.Hour)
 	// A transaction that still may commit the name lives for seconds and begins within freshFor.
 	c.Orphan = max(c.Orphan, 10*freshFor)
 	if c.Now == nil {

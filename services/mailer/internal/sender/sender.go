@@ -19,6 +19,7 @@
 package sender
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,24 +53,17 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	orElse(&c.Workers, 10)
-	orElse(&c.Backoff, time.Second)
-	orElse(&c.MaxBackoff, time.Hour)
-	orElse(&c.GiveUp, 24*time.Hour)
-	orElse(&c.Drain, 8*time.Second)
-	orElse(&c.Poll, time.Second)
-	orElse(&c.Idle, 20*time.Second)
-	orElse(&c.PerConnection, 100)
-	orElse(&c.MaxWaiting, 10_000)
-	orElse(&c.MaxBytes, 1<<30)
+	c.Workers = cmp.Or(c.Workers, 10)
+	c.Backoff = cmp.Or(c.Backoff, time.Second)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, time.Hour)
+	c.GiveUp = cmp.Or(c.GiveUp, 24*time.Hour)
+	c.Drain = cmp.Or(c.Drain, 8*time.Second)
+	c.Poll = cmp.Or(c.Poll, time.Second)
+	c.Idle = cmp.Or(c.Idle, 20*time.Second)
+	c.PerConnection = cmp.Or(c.PerConnection, 100)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 10_000)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 1<<30)
 	return c
-}
-
-func orElse[T comparable](field *T, standard T) {
-	var zero T
-	if *field == zero {
-		*field = standard
-	}
 }
 
 // Budget is the rate at which the mail server may be given mails, in all replicas together (pace.Pacer).
