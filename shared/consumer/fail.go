@@ -10,6 +10,7 @@ import (
 
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 // AfterDeath is what an order does when one of its events became a dead letter.
@@ -66,7 +67,7 @@ func (c *Consumer) record(ctx context.Context, i *item, cause error, suspect boo
 			return c.full()
 		}
 		if suspect {
-			v = verdict{state: stateParked, attempts: before.attempts, wait: jitter(min(c.MaxBackoff, longestFlap)), rows: fresh(stands)}
+			v = verdict{state: stateParked, attempts: before.attempts, wait: wait.Jitter(min(c.MaxBackoff, longestFlap)), rows: fresh(stands)}
 			return park(ctx, tx, i, cause, v, before.history)
 		}
 		v.attempts = before.attempts + 1
@@ -227,7 +228,7 @@ func (c *Consumer) again(ctx context.Context, do func(context.Context, *database
 func again(ctx context.Context, db *database.DB, do func(context.Context, *database.Tx) error) error {
 	for try := 1; ; try++ {
 		err := db.Tx(ctx, do)
-		if !isConflict(err) || try == conflictTries || !sleep(ctx, conflictPause(try)) {
+		if !isConflict(err) || try == conflictTries || !wait.For(ctx, conflictPause(try)) {
 			return err
 		}
 	}
@@ -242,16 +243,4 @@ func isConflict(err error) bool {
 // conflictPause is short and random: the other side of a deadlock must not come again at the same moment.
 func conflictPause(try int) time.Duration {
 	return time.Duration((0.5 + rand.Float64()) * float64(time.Duration(try)*10*time.Millisecond))
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 const (
@@ -101,7 +102,7 @@ func (l *Lag) Run(ctx context.Context) {
 			l.log.DebugContext(ctx, "backlog cannot be seen", logs.Error, err)
 		}
 		l.failing = err != nil
-		if !sleep(ctx, jitter(lagEvery)) {
+		if !wait.For(ctx, wait.Jitter(lagEvery)) {
 			return
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 var errDrain = errors.New("drain deadline passed")
@@ -121,7 +122,7 @@ func (c *Consumer) persist(ctx context.Context, waiting string, do func(context.
 			logged = time.Now()
 			c.log.WarnContext(ctx, waiting, logs.Error, err)
 		}
-		if !sleep(ctx, jitter(startRetry)) {
+		if !wait.For(ctx, wait.Jitter(startRetry)) {
 			return false
 		}
 	}

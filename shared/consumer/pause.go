@@ -3,12 +3,12 @@ package consumer
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 // pause is the consumer's brake: while something that every event needs is
@@ -122,15 +122,15 @@ func (c *Consumer) watch(ctx context.Context) {
 }
 
 // untilUsable waits until the dependencies answer; false when ctx ended first.
-func (c *Consumer) untilUsable(ctx context.Context, wait time.Duration) bool {
-	for sleep(ctx, jitter(wait)) {
+func (c *Consumer) untilUsable(ctx context.Context, pause time.Duration) bool {
+	for wait.For(ctx, wait.Jitter(pause)) {
 		if _, full := c.pause.state(); full {
 			return true
 		}
 		if c.usable(ctx) == nil {
 			return true
 		}
-		wait = min(2*wait, max(wait, probeEvery))
+		pause = min(2*pause, max(pause, probeEvery))
 	}
 	return false
 }
@@ -142,9 +142,4 @@ func (c *Consumer) usable(ctx context.Context) error {
 		return err
 	}
 	return guard(func() error { return c.effect.Probe(ctx) })
-}
-
-// jitter keeps replicas from doing things in step: a fifth either way.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }

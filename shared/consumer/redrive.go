@@ -13,6 +13,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/failpoint"
 	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 // leaseRedrive names the leadership of a redrive: one replica does it, a letter at a time.
@@ -27,7 +28,7 @@ const leaseRedrive = "redrive"
 // A crash leaves a letter in "trying"; the next leader looks at its row and goes on from there.
 func (c *Consumer) redriver(ctx, work context.Context) {
 	holder := leaseHolder()
-	for sleep(ctx, jitter(c.Sweep)) {
+	for wait.For(ctx, wait.Jitter(c.Sweep)) {
 		if id, err := c.runningRedrive(ctx); err != nil || id == "" || c.halted(work) {
 			continue // an outage is noticed elsewhere
 		}
@@ -52,7 +53,7 @@ func (c *Consumer) compete(ctx, work context.Context, l *lease.Lease) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for sleep(ctx, jitter(c.Sweep)) {
+		for wait.For(ctx, wait.Jitter(c.Sweep)) {
 			// In mode single the one that consumes is the one that redrives.
 			if id, err := c.runningRedrive(ctx); err == nil && id == "" || c.seat.standsBy() {
 				over()
@@ -99,11 +100,11 @@ func (c *Consumer) redrive(ctx, work context.Context, term int64, id string) err
 		if r.tried > begun && beginsStage(r.tried) {
 			pause = max(pause, c.Sweep) // a moment to look, before more is risked
 		}
-		if !sleep(ctx, pause) {
+		if !wait.For(ctx, pause) {
 			return nil
 		}
 		if c.halted(work) {
-			if !sleep(ctx, jitter(c.Sweep)) {
+			if !wait.For(ctx, wait.Jitter(c.Sweep)) {
 				return nil
 			}
 			continue

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 // handle brings a batch to an end: when it returns each message is acknowledged
@@ -71,7 +72,7 @@ func (c *Consumer) attempt(ctx context.Context, b batch) (result, []*item, error
 		if err == nil {
 			c.metrics.group(res.due, len(items), time.Since(start))
 		}
-		if Classify(err) != Transient || !isConflict(err) || try == conflictTries || !sleep(ctx, conflictPause(try)) {
+		if Classify(err) != Transient || !isConflict(err) || try == conflictTries || !wait.For(ctx, conflictPause(try)) {
 			return res, items, err
 		}
 	}

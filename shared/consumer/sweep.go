@@ -7,6 +7,7 @@ import (
 
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 const (
@@ -34,7 +35,7 @@ func (c *Consumer) sweeper(ctx, work context.Context) {
 				c.stop(ctx, err)
 			}
 		}
-		if !sleep(ctx, jitter(pause)) {
+		if !wait.For(ctx, wait.Jitter(pause)) {
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pillarbox/pillarbox/shared/database"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 const (
@@ -64,7 +65,7 @@ func (p *Pacer) book(ctx context.Context, m, n int, ahead time.Duration) (b book
 		case database.Classify(err) != database.ClassConflict || try == conflictTries:
 			return b, fmt.Errorf("lease share of %s: %w", p.config.Name, err)
 		}
-		sleep(ctx, time.Duration(try)*rand.N(20*time.Millisecond))
+		wait.For(ctx, time.Duration(try)*rand.N(20*time.Millisecond))
 	}
 }
 
@@ -89,14 +90,4 @@ func (l law) split(b booking, m, n int, sent, received time.Time) []share {
 		})
 	}
 	return all
-}
-
-// sleep returns after d or when ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

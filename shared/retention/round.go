@@ -10,6 +10,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/lease"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 const (
@@ -126,18 +127,9 @@ func (c *Cleaner) bite(ctx context.Context, term int64, j *job) (n int64, err er
 	j.removed += n
 	c.metrics.removed.WithLabelValues(j.Name).Add(float64(n))
 	if n > 0 {
-		sleep(ctx, max(c.c.Pause, pauseFactor*time.Since(begun)))
+		wait.For(ctx, max(c.c.Pause, pauseFactor*time.Since(begun)))
 	}
 	return n, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // hold notes why a rule stands, with a line when the reason changes.

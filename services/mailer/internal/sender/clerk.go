@@ -11,6 +11,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 // clerk writes claims and results for all workers: what waits when it is free becomes one transaction.
@@ -149,7 +150,7 @@ func (c *clerk) insist(work context.Context, results []*paper, err error) {
 		if pause > retry {
 			c.log.WarnContext(work, "results of mails are not written yet", logs.Error, err, logs.Count, len(results))
 		}
-		time.Sleep(jitter(pause)) // the end of work is no reason to give up a result at once
+		time.Sleep(wait.Jitter(pause)) // the end of work is no reason to give up a result at once
 		if err = c.write(work, results, nil); err == nil {
 			return
 		}

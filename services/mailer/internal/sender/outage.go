@@ -2,11 +2,11 @@ package sender
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/smtp"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 const firstProbe, probeEvery = 100 * time.Millisecond, 3 * time.Second
@@ -60,8 +60,8 @@ func (s *Sender) watch(ctx context.Context) {
 }
 
 // probe returns true once the server lets us in, false when ctx ended first.
-func (s *Sender) probe(ctx context.Context, wait time.Duration) bool {
-	for sleep(ctx, jitter(wait)) {
+func (s *Sender) probe(ctx context.Context, pause time.Duration) bool {
+	for wait.For(ctx, wait.Jitter(pause)) {
 		session, err := s.dial(ctx)
 		if err == nil {
 			s.save(session)
@@ -70,7 +70,7 @@ func (s *Sender) probe(ctx context.Context, wait time.Duration) bool {
 		if ctx.Err() == nil {
 			s.down.Store(&outage{err}) // the newest reason
 		}
-		wait = min(2*wait, max(wait, probeEvery))
+		pause = min(2*pause, max(pause, probeEvery))
 	}
 	return false
 }
@@ -90,9 +90,4 @@ func (s *Sender) save(session *smtp.Session) {
 	default:
 		session.Quit()
 	}
-}
-
-// jitter keeps replicas from doing things in step: a fifth either way.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }

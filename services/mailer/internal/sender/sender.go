@@ -34,6 +34,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 // Config of New; zero durations and numbers mean the defaults.
@@ -193,7 +194,7 @@ func (s *Sender) permit(ctx context.Context) bool {
 	if s.Budget != nil {
 		if err := s.Budget.Wait(ctx, 1); err != nil {
 			// The rate allows none for long, or its database is away. It may be otherwise at the next look.
-			return sleep(ctx, s.Poll)
+			return wait.For(ctx, s.Poll)
 		}
 	}
 	s.open.Add(1)
@@ -217,7 +218,7 @@ func (s *Sender) keep(ctx context.Context) {
 		}
 		failing = err != nil
 		// Counting a long queue must not become the main work.
-		if !sleep(ctx, max(s.Poll, 20*time.Since(begun))) {
+		if !wait.For(ctx, max(s.Poll, 20*time.Since(begun))) {
 			return
 		}
 	}
@@ -246,16 +247,4 @@ func (s *Sender) look(ctx context.Context) error {
 	s.queue.Store(&q)
 	s.Metrics.look(q)
 	return nil
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

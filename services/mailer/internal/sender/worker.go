@@ -9,6 +9,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/events"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
 	"github.com/pillarbox/pillarbox/shared/logs"
+	"github.com/pillarbox/pillarbox/shared/wait"
 )
 
 // worker sends one mail at a time, on a connection of its own.
@@ -209,7 +210,7 @@ func (s *Sender) backoff(n int) time.Duration {
 	if shift := n - 1; shift >= 0 && shift < 40 && s.Backoff<<shift>>shift == s.Backoff {
 		d = min(d, s.Backoff<<shift)
 	}
-	return jitter(d)
+	return wait.Jitter(d)
 }
 
 // close ends the connection in good form, drop without a word.
