@@ -78,7 +78,7 @@ func eachRouted(t *testing.T, test func(t *testing.T, r *routed)) {
 // run starts a replica on a connection.
 func (r *routed) run(conn *broker.Conn, pub consumer.Publisher, e consumer.Effect) *replica {
 	r.t.Helper()
-	sc := consumer.Settings{Drain: time.Second}.Subscriber(r.config.Name)
+	sc := consumer.Settings{Policy: consumer.Policy{Drain: time.Second}}.Subscriber(r.config.Name)
 	sc.AckWait, sc.NackDelay = r.ackWait, 10*time.Millisecond
 	r.metrics = prometheus.NewRegistry()
 	sub, err := broker.NewSubscriber(conn, sc)

@@ -14,11 +14,16 @@ import (
 // Settings are what an operator may set of a consumer. A service embeds them with the prefix of its
 // environment names; a field that is zero has its default, so that the zero value works.
 type Settings struct {
-	Batch       int           `name:"batch" env:"BATCH" default:"100" help:"Most events handled in one transaction (1 to 1000)."`
-	Workers     int           `name:"workers" env:"WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Batch    int      `name:"batch" env:"BATCH" default:"100" help:"Most events handled in one transaction (1 to 1000)."`
+	Workers  int      `name:"workers" env:"WORKERS" default:"2" help:"Transactions at a time (1 to 16)."`
+	Delivery Delivery `name:"delivery" env:"DELIVERY" default:"effectively-once" help:"What a crash does to an event: effectively-once (comes again and takes effect once, in order), at-least-once (may take effect again; nobody waits for order) or at-most-once (lost, also when it fails)."`
+	Policy   `embed:""`
+}
+
+// Policy is the part of the settings that is the same whatever a service calls its workers.
+type Policy struct {
 	Mode        Mode          `name:"mode" env:"MODE" default:"group" help:"Which replicas consume: group (all, each takes what it can) or single (one at a time, one transaction after another; the others stand by)."`
 	Lease       time.Duration `name:"lease" env:"LEASE" default:"5s" help:"Mode single: time after which another replica takes over from a silent one (1s to 1m)."`
-	Delivery    Delivery      `name:"delivery" env:"DELIVERY" default:"effectively-once" help:"What a crash does to an event: effectively-once (comes again and takes effect once, in order), at-least-once (may take effect again; nobody waits for order) or at-most-once (lost, also when it fails)."`
 	Attempts    int           `name:"attempts" env:"ATTEMPTS" default:"10" help:"Attempts at an event before it becomes a dead letter (1 to 1000)."`
 	Backoff     time.Duration `name:"backoff" env:"BACKOFF" default:"1s" help:"Time before an event's second attempt; it doubles from there (1ms to 1h)."`
 	MaxBackoff  time.Duration `name:"max-backoff" env:"MAX_BACKOFF" default:"1h" help:"Longest time between two attempts (1ms to 24h)."`
@@ -34,18 +39,24 @@ type Settings struct {
 func (s Settings) WithDefaults() Settings {
 	s.Batch = cmp.Or(s.Batch, 100)
 	s.Workers = cmp.Or(s.Workers, 2)
-	s.Mode = cmp.Or(s.Mode, ModeGroup)
-	s.Lease = cmp.Or(s.Lease, 5*time.Second)
-	s.Attempts = cmp.Or(s.Attempts, 10)
-	s.Backoff = cmp.Or(s.Backoff, time.Second)
-	s.MaxBackoff = cmp.Or(s.MaxBackoff, time.Hour)
-	s.KeepLetters = cmp.Or(s.KeepLetters, DefaultKeepLetters)
-	s.KeepActions = cmp.Or(s.KeepActions, DefaultKeepActions)
-	s.ReadyAge = cmp.Or(s.ReadyAge, time.Hour)
-	s.Drain = cmp.Or(s.Drain, 8*time.Second)
-	s.AfterDeath = cmp.Or(s.AfterDeath, Hold)
 	s.Delivery = cmp.Or(s.Delivery, EffectivelyOnce)
+	s.Policy = s.Policy.WithDefaults()
 	return s
+}
+
+// WithDefaults fills in what is zero.
+func (p Policy) WithDefaults() Policy {
+	p.Mode = cmp.Or(p.Mode, ModeGroup)
+	p.Lease = cmp.Or(p.Lease, 5*time.Second)
+	p.Attempts = cmp.Or(p.Attempts, 10)
+	p.Backoff = cmp.Or(p.Backoff, time.Second)
+	p.MaxBackoff = cmp.Or(p.MaxBackoff, time.Hour)
+	p.AfterDeath = cmp.Or(p.AfterDeath, Hold)
+	p.KeepLetters = cmp.Or(p.KeepLetters, DefaultKeepLetters)
+	p.KeepActions = cmp.Or(p.KeepActions, DefaultKeepActions)
+	p.ReadyAge = cmp.Or(p.ReadyAge, time.Hour)
+	p.Drain = cmp.Or(p.Drain, 8*time.Second)
+	return p
 }
 
 // Validate reports every setting that is out of range by its environment name.
@@ -59,21 +70,27 @@ func (s Settings) Validate(prefix string) error {
 	}
 	check(s.Batch >= 1 && s.Batch <= 1000, "BATCH", "1 to 1000")
 	check(s.Workers >= 1 && s.Workers <= 16, "WORKERS", "1 to 16")
-	check(s.Delivery.Valid(), "DELIVERY", "effectively-once, at-least-once or at-most-once")
-	check(s.Mode.Valid(), "MODE", "group or single")
-	check(s.Lease >= time.Second && s.Lease <= time.Minute, "LEASE", "1s to 1m")
-	check(s.Attempts >= 1 && s.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
-	check(s.Backoff >= time.Millisecond && s.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
-	check(s.MaxBackoff >= time.Millisecond && s.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
-	check(s.MaxBackoff >= s.Backoff, "MAX_BACKOFF", "at least "+prefix+"BACKOFF")
-	check(s.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
-	check(s.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
-	check(s.EventsFrom == "" || s.Delivery != AtMostOnce, "EVENTS_FROM", "empty with "+prefix+"DELIVERY=at-most-once: events of the past are published again")
-	check(keepable(24*time.Hour, s.KeepLetters), "KEEP_LETTERS", "24h to 87600h")
-	check(keepable(24*time.Hour, s.KeepActions), "KEEP_ACTIONS", "24h to 87600h")
-	check(s.ReadyAge >= time.Second && s.ReadyAge <= 8760*time.Hour, "READY_AGE", "1s to 8760h")
-	check(s.Drain >= 100*time.Millisecond && s.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
+	s.Policy.Check(prefix, s.Delivery, check)
 	return errors.Join(problems...)
+}
+
+// Check calls check with every setting, its defaults filled in, and the delivery that goes with it, by their
+// environment names without the prefix.
+func (p Policy) Check(prefix string, delivery Delivery, check func(ok bool, name, rule string)) {
+	check(delivery.Valid(), "DELIVERY", "effectively-once, at-least-once or at-most-once")
+	check(p.Mode.Valid(), "MODE", "group or single")
+	check(p.Lease >= time.Second && p.Lease <= time.Minute, "LEASE", "1s to 1m")
+	check(p.Attempts >= 1 && p.Attempts <= 1000, "ATTEMPTS", "1 to 1000")
+	check(p.Backoff >= time.Millisecond && p.Backoff <= time.Hour, "BACKOFF", "1ms to 1h")
+	check(p.MaxBackoff >= time.Millisecond && p.MaxBackoff <= 24*time.Hour, "MAX_BACKOFF", "1ms to 24h")
+	check(p.MaxBackoff >= p.Backoff, "MAX_BACKOFF", "at least "+prefix+"BACKOFF")
+	check(p.AfterDeath.Valid(), "AFTER_DEATH", "hold or skip")
+	check(p.EventsFrom.Valid(), "EVENTS_FROM", "start, now or an RFC 3339 time such as 2026-01-31T00:00:00Z")
+	check(p.EventsFrom == "" || delivery != AtMostOnce, "EVENTS_FROM", "empty with "+prefix+"DELIVERY=at-most-once: events of the past are published again")
+	check(keepable(24*time.Hour, p.KeepLetters), "KEEP_LETTERS", "24h to 87600h")
+	check(keepable(24*time.Hour, p.KeepActions), "KEEP_ACTIONS", "24h to 87600h")
+	check(p.ReadyAge >= time.Second && p.ReadyAge <= 8760*time.Hour, "READY_AGE", "1s to 8760h")
+	check(p.Drain >= 100*time.Millisecond && p.Drain <= 5*time.Minute, "DRAIN", "100ms to 5m")
 }
 
 // Consumer is the configuration of the consumer called name.

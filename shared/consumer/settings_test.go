@@ -36,14 +36,14 @@ func TestSettingsOfAServiceHaveItsPrefix(t *testing.T) {
 func TestSettingsListEveryProblem(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, consumer.Settings{}.Validate("P_"), "the zero value works")
-	bad := consumer.Settings{Batch: 1001, Workers: 17, Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, ReadyAge: 1, EventsFrom: "yesterday", KeepLetters: time.Hour, KeepActions: 1, Mode: "solo", Lease: time.Hour}
+	bad := consumer.Settings{Batch: 1001, Workers: 17, Policy: consumer.Policy{Attempts: -1, Backoff: time.Hour + 1, MaxBackoff: time.Microsecond, Drain: time.Hour, ReadyAge: 1, EventsFrom: "yesterday", KeepLetters: time.Hour, KeepActions: 1, Mode: "solo", Lease: time.Hour}}
 	err := bad.Validate("P_")
 	for _, name := range []string{"BATCH", "WORKERS", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "DRAIN", "READY_AGE", "EVENTS_FROM", "KEEP_LETTERS", "KEEP_ACTIONS", "MODE", "LEASE"} {
 		require.ErrorContains(t, err, "P_"+name+" must be")
 	}
-	require.ErrorContains(t, consumer.Settings{EventsFrom: "now", Delivery: consumer.AtMostOnce}.Validate("P_"), "P_EVENTS_FROM must be empty")
+	require.ErrorContains(t, consumer.Settings{Delivery: consumer.AtMostOnce, Policy: consumer.Policy{EventsFrom: "now"}}.Validate("P_"), "P_EVENTS_FROM must be empty")
 	for _, from := range []consumer.From{"start", "now", "2026-01-31T00:00:00Z", "2026-01-31T01:00:00.5+01:00"} {
-		require.NoError(t, consumer.Settings{EventsFrom: from}.Validate("P_"))
+		require.NoError(t, consumer.Settings{Policy: consumer.Policy{EventsFrom: from}}.Validate("P_"))
 	}
-	require.ErrorContains(t, consumer.Settings{Backoff: 2 * time.Minute, MaxBackoff: time.Minute}.Validate("P_"), "at least")
+	require.ErrorContains(t, consumer.Settings{Policy: consumer.Policy{Backoff: 2 * time.Minute, MaxBackoff: time.Minute}}.Validate("P_"), "at least")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
+	"github.com/pillarbox/pillarbox/shared/consumer"
 )
 
 func parse(t *testing.T, args ...string) (mailersvc.Config, error) {
@@ -57,8 +58,12 @@ func TestFileModeIsOctal(t *testing.T) {
 func TestValidateListsEveryProblem(t *testing.T) {
 	t.Parallel()
 	err := mailersvc.Config{
-		From: "nobody", Domain: "a b", FileMode: 0o755, Batch: 1001, Dispatch: "lottery", Workers: 257, Transactions: 17, Mode: "solo", Lease: 1, Delivery: "twice", Rate: -1, Attempts: -1,
-		Backoff: 2 * time.Hour, MaxBackoff: time.Microsecond, Sweep: time.Hour, Drain: time.Hour, Keep: time.Hour, KeepLetters: 1, KeepActions: 1, ReadyAge: 1,
+		From: "nobody", Domain: "a b", FileMode: 0o755, Batch: 1001, Dispatch: "lottery", Workers: 257, Transactions: 17,
+		Delivery: "twice", Rate: -1, Sweep: time.Hour, Keep: time.Hour,
+		Policy: consumer.Policy{
+			Mode: "solo", Lease: 1, Attempts: -1, Backoff: 2 * time.Hour, MaxBackoff: time.Microsecond, Drain: time.Hour,
+			KeepLetters: 1, KeepActions: 1, ReadyAge: 1,
+		},
 	}.Validate()
 	for _, name := range []string{
 		"FROM", "DOMAIN", "FILE_MODE", "BATCH", "DISPATCH", "WORKERS", "TRANSACTIONS", "MODE", "LEASE", "DELIVERY", "RATE", "ATTEMPTS", "BACKOFF", "MAX_BACKOFF", "SWEEP", "KEEP", "KEEP_LETTERS", "KEEP_ACTIONS", "READY_AGE", "DRAIN",

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
+	"github.com/pillarbox/pillarbox/shared/consumer"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/database/databasetest"
 	"github.com/pillarbox/pillarbox/shared/logs"
@@ -47,7 +48,7 @@ func TestAStopDoesNotWaitForTheRate(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, "mailer", func(t *testing.T, db *database.DB) {
 		b := setup(t, db)
-		s, stop := b.startAs(t, mailersvc.Config{Rate: 0.02, Burst: 2, Drain: time.Minute})
+		s, stop := b.startAs(t, mailersvc.Config{Rate: 0.02, Burst: 2, Policy: consumer.Policy{Drain: time.Minute}})
 		b.ready(t, s)
 		b.publish(t, placed(t, 8)...)
 		b.waitFor(t, 2) // the next one is due in 50 s

@@ -43,7 +43,7 @@ func startSubscriber(t *testing.T, name, url string, from consumer.From, connect
 	ended := make(chan error, 2)
 	for range 2 {
 		log := logs.New(t.Output(), "text", slog.LevelInfo)
-		replica, err := stock.New(name, consumer.Settings{EventsFrom: from, Batch: 50}, db, connect(), log)
+		replica, err := stock.New(name, consumer.Settings{Batch: 50, Policy: consumer.Policy{EventsFrom: from}}, db, connect(), log)
 		require.NoError(t, err)
 		s.replicas = append(s.replicas, replica)
 		go func() { ended <- replica.Run(ctx) }()
