@@ -10,10 +10,6 @@ import (
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
-// fewRows is up to how many rows are published one after another: with an fsync
-// each a single takes 0.6 ms, and an atomic batch of ten 5.6 ms.
-const fewRows = 8
-
 // result is what became of one item: confirmed with a sequence, dead, held behind
 // a dead one, or (the zero value) still waiting.
 type result struct {
@@ -41,7 +37,7 @@ func (l *leader) publish(stop, ctx context.Context, items []item) outcome {
 	}
 	for len(queue) > 0 && out.err == nil && stop.Err() == nil {
 		n := min(l.limit, len(queue))
-		if l.careful || n <= fewRows {
+		if l.careful || n <= broker.FewMessages {
 			queue = l.publishOne(ctx, items, queue, &out)
 		} else {
 			queue = l.publishBatch(ctx, items, queue, n, &out)

@@ -47,7 +47,7 @@ func (l *leader) replayPage(ctx, finish context.Context, j job) error {
 func (l *leader) replayItems(ctx context.Context, j job) (items []item, upTo int64, err error) {
 	limit := replayRows
 	if l.replays.careful[j.name] {
-		limit = fewRows
+		limit = broker.FewMessages
 	}
 	items, upTo, err = l.describeReplay(ctx, j, limit)
 	if err != nil {
@@ -92,7 +92,7 @@ func (l *leader) describeReplay(ctx context.Context, j job, limit int) (items []
 
 // publishReplay publishes the items in order, as one batch when nothing speaks against it.
 func (l *leader) publishReplay(ctx context.Context, topic string, j job, items []item) (out replayed, err error) {
-	if len(items) > fewRows && !l.replays.careful[j.name] {
+	if len(items) > broker.FewMessages && !l.replays.careful[j.name] {
 		batch := make([]*message.Message, len(items))
 		for n, i := range items {
 			batch[n] = i.message()
@@ -108,7 +108,7 @@ func (l *leader) publishReplay(ctx context.Context, topic string, j job, items [
 		if !errors.Is(err, broker.ErrDuplicate) && !errors.Is(err, broker.ErrRefused) {
 			return out, fmt.Errorf("replay: %w", err)
 		}
-		items = items[:fewRows]
+		items = items[:broker.FewMessages]
 	}
 	for _, i := range items {
 		receipt, err := l.r.pub.PublishOne(ctx, topic, i.message())
