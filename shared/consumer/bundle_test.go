@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"))
 }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // bundle is one database and one stream, with any number of replicas on them.
 type bundle struct {

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	service  = "loyalty" // any service's tables do
-	patience = 10 * time.Second
+	patience = time.Minute
 )
 
 // insert adds a row that count finds.

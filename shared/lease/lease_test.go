@@ -16,7 +16,7 @@ import (
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // replica is one Lease that leads until it is told to stop.
 type replica struct {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func newPacer(t require.TestingT, db *database.DB, c pace.Config) *pace.Pacer {
 	p, err := pace.New(c, db)

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	day      = 24 * time.Hour
 )
 

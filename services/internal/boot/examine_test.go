@@ -86,7 +86,7 @@ func TestWarnings(t *testing.T) {
 		r.Find(doctor.PGFsync, "there", "it is so")
 	})
 	go func() { ended <- stage.Run(ctx) }()
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "code=PBX-501") }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "code=PBX-501") }, time.Minute, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
 	require.Equal(t, 1, strings.Count(log.String(), "level=WARN"))

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // bundle is a database, a broker and a pickup folder, with no mailer started yet.
 type bundle struct {

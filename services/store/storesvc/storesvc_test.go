@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	patience = 20 * time.Second
+	patience = time.Minute
 	tea      = `{"customer":{"email":"ada@example.com"},"currency":"EUR","items":[{"sku":"TEA-01","quantity":2,"unit_price":"4.50"}]}`
 )
 

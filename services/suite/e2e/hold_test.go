@@ -131,18 +131,10 @@ type ages struct{ count, sum, within5s float64 }
 
 func agesOf(t *testing.T, line e2e.Line, service string) ages {
 	t.Helper()
+	seen, err := line.Scrape(t.Context()) // one look: the three belong together
+	require.NoError(t, err)
 	name := "pillarbox_" + service + "_consumer_event_age_seconds"
-	read := func(suffix string, labels ...string) float64 {
-		n, err := line.Metric(t.Context(), name+suffix, labels...)
-		require.NoError(t, err)
-		return n
-	}
-	var a ages
-	require.Eventually(t, func() bool { // each reading is a look of its own: all three at the same count
-		a = ages{count: read("_count"), sum: read("_sum"), within5s: read("_bucket", `le="5.12"`)}
-		return read("_count") == a.count
-	}, deadline, time.Millisecond)
-	return a
+	return ages{count: seen.Sum(name + "_count"), sum: seen.Sum(name + "_sum"), within5s: seen.Sum(name+"_bucket", `le="5.12"`)}
 }
 
 func (a ages) since(b ages) ages {

@@ -16,7 +16,7 @@ func TestAccepterMarksInGroupsWhileItRunsAndAtStop(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan struct{})
 		go func() { defer close(stopped); w.x.accepter.Run(ctx) }()
-		require.Eventually(t, func() bool { return states(t, w.db)["accepted"] == 1 }, 5*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return states(t, w.db)["accepted"] == 1 }, time.Minute, 5*time.Millisecond)
 		require.NoError(t, w.x.handle(event("o", 2)))
 		cancel()
 		<-stopped
