@@ -234,8 +234,8 @@ func (a *Account) begun(ctx context.Context, q database.Querier) (b beginning, r
 }
 
 func parkedFacts(ctx context.Context, q database.Querier, ids []string) (map[string]parkedFact, error) {
-	in, args := inList(1, ids)
-	rows, err := q.QueryContext(ctx, `SELECT event_id, state, headers, last_error FROM parked WHERE event_id IN `+in, args...)
+	condition, arg := q.Dialect().AnyOf(1, ids)
+	rows, err := q.QueryContext(ctx, `SELECT event_id, state, headers, last_error FROM parked WHERE event_id `+condition, arg)
 	if err != nil {
 		return nil, fmt.Errorf("read parked: %w", err)
 	}
@@ -259,8 +259,8 @@ func letterFacts(ctx context.Context, q database.Querier, ids []string) (map[str
 	for n, id := range ids {
 		letters[n] = letterID(id)
 	}
-	in, args := inList(1, letters)
-	rows, err := q.QueryContext(ctx, `SELECT event_id, headers, reason, skipped FROM dead_letters WHERE id IN `+in, args...)
+	condition, arg := q.Dialect().AnyOf(1, letters)
+	rows, err := q.QueryContext(ctx, `SELECT event_id, headers, reason, skipped FROM dead_letters WHERE id `+condition, arg)
 	if err != nil {
 		return nil, fmt.Errorf("read dead letters: %w", err)
 	}

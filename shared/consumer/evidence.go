@@ -19,8 +19,8 @@ type Table struct {
 
 // Proofs finds the events that have a row.
 func (t Table) Proofs(ctx context.Context, q database.Querier, ids []string) (map[string]Proof, error) {
-	in, args := inList(1, ids)
-	rows, err := q.QueryContext(ctx, `SELECT DISTINCT event_id FROM `+t.Name+` WHERE event_id IN `+in, args...)
+	condition, arg := q.Dialect().AnyOf(1, ids)
+	rows, err := q.QueryContext(ctx, `SELECT DISTINCT event_id FROM `+t.Name+` WHERE event_id `+condition, arg)
 	if err != nil {
 		return nil, fmt.Errorf("look up %s: %w", t.Name, err)
 	}

@@ -124,7 +124,7 @@ type earlier struct {
 // failedBefore returns how many attempts the event's row counts; a dead one is beyond counting.
 func failedBefore(ctx context.Context, tx *database.Tx, i *item) (before earlier, stands bool, err error) {
 	var state, headers string
-	err = tx.QueryRowContext(ctx, `SELECT state, attempts, history, headers FROM parked WHERE event_id = $1`+tx.Dialect.ForUpdate(), i.ID).
+	err = tx.QueryRowContext(ctx, `SELECT state, attempts, history, headers FROM parked WHERE event_id = $1`+tx.Dialect().ForUpdate(), i.ID).
 		Scan(&state, &before.attempts, &before.history, &headers)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -173,7 +173,7 @@ func park(ctx context.Context, tx *database.Tx, i *item, cause error, v verdict,
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence, attempts, next_attempt_at, last_error,
 			subject, headers, history)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, `+tx.Dialect.Now()+` + $8, $9, $10, $11, $12)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, `+tx.Dialect().Now()+` + $8, $9, $10, $11, $12)
 		ON CONFLICT (event_id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts,
 			next_attempt_at = excluded.next_attempt_at, claimed_until = 0, last_error = excluded.last_error, history = excluded.history,
 			headers = excluded.headers`,

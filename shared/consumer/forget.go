@@ -157,7 +157,7 @@ func removeLanes(holds []string) retention.Bite {
 	}
 	return func(ctx context.Context, tx *database.Tx, before time.Time, limit int) (int64, error) {
 		rows, err := tx.QueryContext(ctx, `SELECT order_id FROM lanes WHERE updated_at < $1 AND `+free+`
-			ORDER BY updated_at LIMIT $2`+tx.Dialect.SkipLocked(), database.Micros(before), limit)
+			ORDER BY updated_at LIMIT $2`+tx.Dialect().SkipLocked(), database.Micros(before), limit)
 		if err != nil {
 			return 0, fmt.Errorf("look for old lanes: %w", err)
 		}
@@ -171,9 +171,9 @@ func removeLanes(holds []string) retention.Bite {
 		if err != nil || len(orders) == 0 {
 			return 0, err
 		}
-		in, args := inList(2, orders)
-		done, err := tx.ExecContext(ctx, `DELETE FROM lanes WHERE order_id IN `+in+` AND updated_at < $1 AND `+free,
-			append([]any{database.Micros(before)}, args...)...)
+		condition, arg := tx.Dialect().AnyOf(2, orders)
+		done, err := tx.ExecContext(ctx, `DELETE FROM lanes WHERE order_id `+condition+` AND updated_at < $1 AND `+free,
+			database.Micros(before), arg)
 		if err != nil {
 			return 0, fmt.Errorf("delete lanes: %w", err)
 		}
@@ -183,8 +183,8 @@ func removeLanes(holds []string) retention.Bite {
 
 // removeSkipped removes letters that their orders passed over long ago. They count from when they are first seen here.
 func removeSkipped(ctx context.Context, tx *database.Tx, before time.Time, limit int) (int64, error) {
-	_, err := tx.ExecContext(ctx, `UPDATE dead_letters SET settled_at = `+tx.Dialect.Now()+` WHERE id IN (
-		SELECT id FROM dead_letters WHERE skipped = 1 AND settled_at = 0 LIMIT $1`+tx.Dialect.SkipLocked()+`)`, limit)
+	_, err := tx.ExecContext(ctx, `UPDATE dead_letters SET settled_at = `+tx.Dialect().Now()+` WHERE id IN (
+		SELECT id FROM dead_letters WHERE skipped = 1 AND settled_at = 0 LIMIT $1`+tx.Dialect().SkipLocked()+`)`, limit)
 	if err != nil {
 		return 0, fmt.Errorf("date skipped letters: %w", err)
 	}

@@ -111,7 +111,7 @@ func TestLagOfParkedEvents(t *testing.T) {
 		l := newLag(t, db, time.Hour)
 		park := func(id, state string, due, claim time.Duration) {
 			require.NoError(t, db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) error {
-				now := tx.Dialect.Now()
+				now := tx.Dialect().Now()
 				_, err := tx.ExecContext(ctx, fmt.Sprintf(`INSERT INTO parked (event_id, order_id, version, state, event, next_attempt_at, claimed_until)
 					VALUES ($1, 'o', 1, $2, $3, %s + $4, %s + $5)`, now, now), id, state, []byte{1}, due.Microseconds(), claim.Microseconds())
 				return err

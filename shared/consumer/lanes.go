@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/pillarbox/pillarbox/shared/database"
@@ -24,20 +25,19 @@ func readLanes(ctx context.Context, q database.Querier, orders []string) (map[st
 // lock waits for; the locks are then taken in sorted order: so two groups with
 // common orders never deadlock. orders must be sorted.
 func lockLanes(ctx context.Context, tx *database.Tx, orders []string, known map[string]int64) (map[string]int64, error) {
-	var missing []any
+	missing := map[string]int64{}
 	for _, order := range orders {
 		if _, ok := known[order]; !ok {
-			missing = append(missing, order, 0)
+			missing[order] = 0
 		}
 	}
 	if len(missing) > 0 {
-		_, err := tx.ExecContext(ctx, `INSERT INTO lanes (order_id, version) VALUES `+
-			database.Values(len(missing)/2, 2)+` ON CONFLICT (order_id) DO NOTHING`, missing...)
-		if err != nil {
+		values, args := laneRows(tx.Dialect(), missing)
+		if _, err := tx.ExecContext(ctx, `INSERT INTO lanes (order_id, version) `+values+` ON CONFLICT (order_id) DO NOTHING`, args...); err != nil {
 			return nil, fmt.Errorf("insert lanes: %w", err)
 		}
 	}
-	lanes, err := lanesBy(ctx, tx, orders, tx.Dialect.ForUpdate())
+	lanes, err := lanesBy(ctx, tx, orders, tx.Dialect().ForUpdate())
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +48,8 @@ func lockLanes(ctx context.Context, tx *database.Tx, orders []string, known map[
 }
 
 func lanesBy(ctx context.Context, q database.Querier, orders []string, lock string) (map[string]int64, error) {
-	in, args := inList(1, orders)
-	rows, err := q.QueryContext(ctx, `SELECT order_id, version FROM lanes WHERE order_id IN `+in+` ORDER BY order_id`+lock, args...)
+	condition, arg := q.Dialect().AnyOf(1, orders)
+	rows, err := q.QueryContext(ctx, `SELECT order_id, version FROM lanes WHERE order_id `+condition+` ORDER BY order_id`+lock, arg)
 	if err != nil {
 		return nil, fmt.Errorf("read lanes: %w", err)
 	}
@@ -74,11 +74,8 @@ func advance(ctx context.Context, tx *database.Tx, lanes map[string]int64) error
 	if len(lanes) == 0 {
 		return nil
 	}
-	args := make([]any, 0, 2*len(lanes))
-	for order, version := range lanes {
-		args = append(args, order, version)
-	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO lanes (order_id, version) VALUES `+database.Values(len(lanes), 2)+
+	values, args := laneRows(tx.Dialect(), lanes)
+	_, err := tx.ExecContext(ctx, `INSERT INTO lanes (order_id, version) `+values+
 		` ON CONFLICT (order_id) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at`, args...)
 	if err != nil {
 		return fmt.Errorf("advance lanes: %w", err)
@@ -86,22 +83,9 @@ func advance(ctx context.Context, tx *database.Tx, lanes map[string]int64) error
 	return nil
 }
 
-// inList returns an IN list of values from parameter first on. It repeats the
-// last value up to a power of two, so that the sizes of groups do not make a
-// hundred different statements for the server to prepare.
-func inList(first int, values []string) (string, []any) {
-	size := 1
-	for size < len(values) {
-		size *= 2
-	}
-	args := make([]any, 0, size)
-	for _, v := range values {
-		args = append(args, v)
-	}
-	for len(args) < size {
-		args = append(args, values[len(values)-1])
-	}
-	return database.In(first, size), args
+// laneRows are rows to insert, in the order of their ids.
+func laneRows(d database.Dialect, lanes map[string]int64) (text string, args []any) {
+	return database.Rows(d, slices.Sorted(maps.Keys(lanes)), func(order string) []any { return []any{order, lanes[order]} })
 }
 
 // each calls scan for every row and closes rows.

@@ -181,7 +181,7 @@ func (o *Operator) letGo(ctx context.Context, tx *database.Tx, event, order stri
 	}
 	var state string
 	var version int64
-	err := tx.QueryRowContext(ctx, `SELECT state, version FROM parked WHERE event_id = $1`+tx.Dialect.ForUpdate(), event).Scan(&state, &version)
+	err := tx.QueryRowContext(ctx, `SELECT state, version FROM parked WHERE event_id = $1`+tx.Dialect().ForUpdate(), event).Scan(&state, &version)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return false, nil

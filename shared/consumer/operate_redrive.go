@@ -128,14 +128,13 @@ func (o *Operator) insertRedrive(ctx context.Context, tx *database.Tx, a Actor, 
 	if err != nil {
 		return fmt.Errorf("insert redrive: %w", err)
 	}
-	for first := 0; first < len(items); first += maxBatch {
-		part := items[first:min(first+maxBatch, len(items))]
-		args := make([]any, 0, 7*len(part))
-		for n, i := range part {
-			args = append(args, id, first+n, i.Letter, i.Order, i.Version, i.State, clean(i.Note, maxText))
-		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO redrive_items (redrive_id, position, letter_id, order_id, version, state, note) VALUES `+
-			database.Values(len(part), 7), args...)
+	position := 0
+	for part := range slices.Chunk(items, maxBatch) {
+		values, args := database.Rows(tx.Dialect(), part, func(i RedriveItem) []any {
+			position++
+			return []any{id, position - 1, i.Letter, i.Order, i.Version, i.State, clean(i.Note, maxText)}
+		})
+		_, err := tx.ExecContext(ctx, `INSERT INTO redrive_items (redrive_id, position, letter_id, order_id, version, state, note) `+values, args...)
 		if err != nil {
 			return fmt.Errorf("insert redrive: %w", err)
 		}
@@ -226,7 +225,7 @@ func (o *Operator) CancelRedrive(ctx context.Context, a Actor, id string) error 
 		if a.Reason != "" {
 			note = clean(note+": "+a.Reason, maxText)
 		}
-		done, err := tx.ExecContext(ctx, `UPDATE redrives SET state = 'cancelled', note = $2, updated_at = `+tx.Dialect.Now()+`
+		done, err := tx.ExecContext(ctx, `UPDATE redrives SET state = 'cancelled', note = $2, updated_at = `+tx.Dialect().Now()+`
 			WHERE id = $1 AND state = 'running'`, id, note)
 		if err != nil {
 			return "", fmt.Errorf("cancel redrive: %w", err)

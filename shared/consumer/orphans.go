@@ -241,8 +241,8 @@ func (c *Consumer) setBaselines(ctx context.Context, begin map[string]int64) (or
 }
 
 func firstVersions(ctx context.Context, tx *database.Tx, orders []string) (map[string]int64, error) {
-	in, args := inList(1, orders)
-	rows, err := tx.QueryContext(ctx, `SELECT order_id, min(version) FROM parked WHERE order_id IN `+in+` GROUP BY order_id`, args...)
+	condition, arg := tx.Dialect().AnyOf(1, orders)
+	rows, err := tx.QueryContext(ctx, `SELECT order_id, min(version) FROM parked WHERE order_id `+condition+` GROUP BY order_id`, arg)
 	if err != nil {
 		return nil, fmt.Errorf("read first versions: %w", err)
 	}

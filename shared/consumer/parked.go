@@ -10,12 +10,12 @@ import (
 
 // readRows returns the rows above the lanes of orders, at most span versions up.
 func readRows(ctx context.Context, q database.Querier, orders []string, span int) (map[string][]row, error) {
-	in, args := inList(2, orders)
+	condition, arg := q.Dialect().AnyOf(2, orders)
 	rows, err := q.QueryContext(ctx, `
 		SELECT p.event_id, p.order_id, p.version, p.state, length(p.event), p.attempts
 		FROM parked p LEFT JOIN lanes l ON l.order_id = p.order_id
-		WHERE p.order_id IN `+in+` AND p.version > coalesce(l.version, 0) AND p.version <= coalesce(l.version, 0) + $1
-		ORDER BY p.order_id, p.version, p.event_id`, append([]any{span}, args...)...)
+		WHERE p.order_id `+condition+` AND p.version > coalesce(l.version, 0) AND p.version <= coalesce(l.version, 0) + $1
+		ORDER BY p.order_id, p.version, p.event_id`, span, arg)
 	if err != nil {
 		return nil, fmt.Errorf("read parked: %w", err)
 	}
@@ -87,8 +87,8 @@ func load(ctx context.Context, q database.Querier, rows []row) ([]*item, []unrea
 	for n, r := range rows {
 		ids[n] = r.eventID
 	}
-	in, args := inList(1, ids)
-	return storedItems(ctx, q, `SELECT `+storedColumns+` FROM parked WHERE state = 'waiting' AND event_id IN `+in, args...)
+	condition, arg := q.Dialect().AnyOf(1, ids)
+	return storedItems(ctx, q, `SELECT `+storedColumns+` FROM parked WHERE state = 'waiting' AND event_id `+condition, arg)
 }
 
 // insertWaiting writes the rows of events whose predecessor is missing.
@@ -96,15 +96,13 @@ func insertWaiting(ctx context.Context, tx *database.Tx, wait []*item) error {
 	if len(wait) == 0 {
 		return nil
 	}
-	args := make([]any, 0, 9*len(wait))
-	for _, i := range wait {
+	values, args := database.Rows(tx.Dialect(), wait, func(i *item) []any {
 		from := i.origin()
-		args = append(args, i.ID, i.Subject, i.Version, stateWaiting, i.Raw, int64(i.Sequence), from.topic, from.headers,
-			flag(i.forgotten))
-	}
+		return []any{i.ID, i.Subject, i.Version, stateWaiting, i.Raw, int64(i.Sequence), from.topic, from.headers, flag(i.forgotten)}
+	})
 	_, err := tx.ExecContext(ctx, `
-		INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence, subject, headers, forgotten) VALUES `+
-		database.Values(len(wait), 9)+` ON CONFLICT (event_id) DO UPDATE SET headers = excluded.headers
+		INSERT INTO parked (event_id, order_id, version, state, event, stream_sequence, subject, headers, forgotten) `+
+		values+` ON CONFLICT (event_id) DO UPDATE SET headers = excluded.headers
 			WHERE excluded.headers LIKE '%`+events.HeaderRoute+`%' AND parked.headers NOT LIKE '%`+events.HeaderRoute+`%'`, args...)
 	if err != nil {
 		return fmt.Errorf("insert waiting: %w", err)
@@ -117,8 +115,8 @@ func settleRows(ctx context.Context, tx *database.Tx, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	in, args := inList(1, ids)
-	rows, err := tx.QueryContext(ctx, `DELETE FROM parked WHERE event_id IN `+in+` RETURNING event_id, attempts`, args...)
+	condition, arg := tx.Dialect().AnyOf(1, ids)
+	rows, err := tx.QueryContext(ctx, `DELETE FROM parked WHERE event_id `+condition+` RETURNING event_id, attempts`, arg)
 	if err != nil {
 		return fmt.Errorf("delete parked: %w", err)
 	}
@@ -137,8 +135,8 @@ func settleRows(ctx context.Context, tx *database.Tx, ids []string) error {
 	if err != nil || len(failed) == 0 {
 		return err
 	}
-	in, args = inList(1, failed)
-	if _, err := tx.ExecContext(ctx, `DELETE FROM dead_letters WHERE id IN `+in, args...); err != nil {
+	condition, arg = tx.Dialect().AnyOf(1, failed)
+	if _, err := tx.ExecContext(ctx, `DELETE FROM dead_letters WHERE id `+condition, arg); err != nil {
 		return fmt.Errorf("delete settled letters: %w", err)
 	}
 	return nil
@@ -149,8 +147,8 @@ func deleteRows(ctx context.Context, q database.Querier, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	in, args := inList(1, ids)
-	if _, err := q.ExecContext(ctx, `DELETE FROM parked WHERE event_id IN `+in, args...); err != nil {
+	condition, arg := q.Dialect().AnyOf(1, ids)
+	if _, err := q.ExecContext(ctx, `DELETE FROM parked WHERE event_id `+condition, arg); err != nil {
 		return fmt.Errorf("delete parked: %w", err)
 	}
 	return nil
@@ -158,8 +156,8 @@ func deleteRows(ctx context.Context, q database.Querier, ids []string) error {
 
 // countByOrder returns how many rows each of orders has.
 func countByOrder(ctx context.Context, q database.Querier, orders []string) (map[string]int, error) {
-	in, args := inList(1, orders)
-	rows, err := q.QueryContext(ctx, `SELECT order_id, count(*) FROM parked WHERE order_id IN `+in+` GROUP BY order_id`, args...)
+	condition, arg := q.Dialect().AnyOf(1, orders)
+	rows, err := q.QueryContext(ctx, `SELECT order_id, count(*) FROM parked WHERE order_id `+condition+` GROUP BY order_id`, arg)
 	if err != nil {
 		return nil, fmt.Errorf("count parked: %w", err)
 	}

@@ -72,7 +72,7 @@ func (c *Consumer) begin(ctx context.Context, tx *database.Tx) (b beginning, err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO consumer_state (name, started_at, from_setting, from_time)
 		SELECT CAST($1 AS TEXT), n.now, CAST($2 AS TEXT), CASE WHEN CAST($2 AS TEXT) = 'now' THEN n.now ELSE CAST($3 AS BIGINT) END
-		FROM (SELECT `+tx.Dialect.Now()+` AS now) AS n WHERE true
+		FROM (SELECT `+tx.Dialect().Now()+` AS now) AS n WHERE true
 		ON CONFLICT (name) DO NOTHING`, c.Name, text, since)
 	if err != nil {
 		return b, fmt.Errorf("insert consumer state: %w", err)

@@ -197,7 +197,7 @@ func (r *redriving) holds(ctx context.Context, tx *database.Tx) error {
 		return err
 	}
 	var state string
-	err := tx.QueryRowContext(ctx, `SELECT state FROM redrives WHERE id = $1`+tx.Dialect.ForUpdate(), r.id).Scan(&state)
+	err := tx.QueryRowContext(ctx, `SELECT state FROM redrives WHERE id = $1`+tx.Dialect().ForUpdate(), r.id).Scan(&state)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("read redrive: %w", err)
 	}
@@ -244,7 +244,7 @@ func (r *redriving) settle(ctx context.Context, tx *database.Tx, it redriveItem,
 	_, err := tx.ExecContext(ctx, `UPDATE redrive_items SET state = $3, note = $4 WHERE redrive_id = $1 AND position = $2`,
 		r.id, it.position, state, clean(note, maxText))
 	if err == nil {
-		_, err = tx.ExecContext(ctx, `UPDATE redrives SET updated_at = `+tx.Dialect.Now()+` WHERE id = $1`, r.id)
+		_, err = tx.ExecContext(ctx, `UPDATE redrives SET updated_at = `+tx.Dialect().Now()+` WHERE id = $1`, r.id)
 	}
 	if err != nil {
 		return fmt.Errorf("update redrive: %w", err)
@@ -258,7 +258,7 @@ func (r *redriving) settle(ctx context.Context, tx *database.Tx, it redriveItem,
 // end closes the redrive, unless it was cancelled meanwhile, and records its result.
 func (r *redriving) end(ctx context.Context, tx *database.Tx, state, note string) error {
 	var who, reason string
-	err := tx.QueryRowContext(ctx, `UPDATE redrives SET state = $2, note = $3, updated_at = `+tx.Dialect.Now()+`
+	err := tx.QueryRowContext(ctx, `UPDATE redrives SET state = $2, note = $3, updated_at = `+tx.Dialect().Now()+`
 		WHERE id = $1 AND state = 'running' RETURNING who, reason`, r.id, state, clean(note, maxText)).Scan(&who, &reason)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil

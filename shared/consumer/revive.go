@@ -96,7 +96,7 @@ func (r *redriving) asEvent(ctx context.Context, tx *database.Tx, it *redriveIte
 
 // claim keeps the sweeps away from the row for as long as the attempt may take, and loads it.
 func (r *redriving) claim(ctx context.Context, tx *database.Tx, it *redriveItem) (*item, error) {
-	now := tx.Dialect.Now()
+	now := tx.Dialect().Now()
 	items, _, err := storedItems(ctx, tx, `UPDATE parked SET claimed_until = `+now+` + $2, next_attempt_at = `+now+`
 		WHERE event_id = (SELECT event_id FROM dead_letters WHERE id = $1) AND state = 'parked' RETURNING `+storedColumns,
 		it.letter, r.c.claimTime())

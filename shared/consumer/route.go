@@ -135,8 +135,8 @@ func (c *Consumer) onward(ctx context.Context, q database.Querier, p plan) ([]*i
 	for n, i := range duplicates {
 		letters[n] = letterID(i.ID)
 	}
-	in, args := inList(1, letters)
-	rows, err := q.QueryContext(ctx, `SELECT id FROM dead_letters WHERE id IN `+in, args...)
+	condition, arg := q.Dialect().AnyOf(1, letters)
+	rows, err := q.QueryContext(ctx, `SELECT id FROM dead_letters WHERE id `+condition, arg)
 	if err != nil {
 		return nil, fmt.Errorf("look for letters: %w", err)
 	}
@@ -193,8 +193,8 @@ func joinRoutes(ctx context.Context, tx *database.Tx, now position, p plan) erro
 	if len(standing) == 0 {
 		return nil
 	}
-	in, args := inList(1, slices.Collect(maps.Keys(standing)))
-	rows, err := tx.QueryContext(ctx, `SELECT event_id, headers FROM parked WHERE event_id IN `+in, args...)
+	condition, arg := tx.Dialect().AnyOf(1, slices.Collect(maps.Keys(standing)))
+	rows, err := tx.QueryContext(ctx, `SELECT event_id, headers FROM parked WHERE event_id `+condition, arg)
 	if err != nil {
 		return fmt.Errorf("read routes: %w", err)
 	}

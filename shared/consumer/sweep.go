@@ -109,12 +109,12 @@ func (c *Consumer) rounds(ctx, work context.Context, take claim) error {
 // claimRetries takes parked events whose time has come. A claim ends by itself,
 // after any group that could still work on it.
 func (c *Consumer) claimRetries(ctx context.Context, tx *database.Tx) ([]*item, []unreadable, error) {
-	now := tx.Dialect.Now()
+	now := tx.Dialect().Now()
 	return storedItems(ctx, tx, `
 		WITH due AS MATERIALIZED (
 			SELECT event_id AS id FROM parked
 			WHERE state = 'parked' AND next_attempt_at <= `+now+` AND claimed_until <= `+now+`
-			ORDER BY next_attempt_at LIMIT $1`+tx.Dialect.SkipLocked()+`)
+			ORDER BY next_attempt_at LIMIT $1`+tx.Dialect().SkipLocked()+`)
 		UPDATE parked SET claimed_until = `+now+` + $2 WHERE event_id IN (SELECT id FROM due)
 		RETURNING `+storedColumns, c.Batch, c.claimTime())
 }
@@ -122,24 +122,24 @@ func (c *Consumer) claimRetries(ctx context.Context, tx *database.Tx) ([]*item, 
 // claimLeftovers takes waiting events whose predecessor took effect, or that took effect themselves
 // while their work was not finished: a crash came between.
 func (c *Consumer) claimLeftovers(ctx context.Context, tx *database.Tx) ([]*item, []unreadable, error) {
-	now := tx.Dialect.Now()
+	now := tx.Dialect().Now()
 	return storedItems(ctx, tx, `
 		WITH due AS MATERIALIZED (
 			SELECT p.event_id AS id FROM parked p JOIN lanes l ON l.order_id = p.order_id
 			WHERE p.state = 'waiting' AND p.version <= l.version + 1 AND p.claimed_until <= `+now+`
 				AND p.created_at <= `+now+` - $3
-			ORDER BY p.order_id, p.version LIMIT $1`+tx.Dialect.SkipLocked()+`)
+			ORDER BY p.order_id, p.version LIMIT $1`+tx.Dialect().SkipLocked()+`)
 		UPDATE parked SET claimed_until = `+now+` + $2 WHERE event_id IN (SELECT id FROM due)
 		RETURNING `+storedColumns, c.Batch, c.claimTime(), settleTime.Microseconds())
 }
 
 // claimWaiting takes all waiting events: they are from when the consumer kept an order, and nothing waits any more.
 func (c *Consumer) claimWaiting(ctx context.Context, tx *database.Tx) ([]*item, []unreadable, error) {
-	now := tx.Dialect.Now()
+	now := tx.Dialect().Now()
 	return storedItems(ctx, tx, `
 		WITH due AS MATERIALIZED (
 			SELECT event_id AS id FROM parked WHERE state = 'waiting' AND claimed_until <= `+now+`
-			ORDER BY order_id, version LIMIT $1`+tx.Dialect.SkipLocked()+`)
+			ORDER BY order_id, version LIMIT $1`+tx.Dialect().SkipLocked()+`)
 		UPDATE parked SET claimed_until = `+now+` + $2 WHERE event_id IN (SELECT id FROM due)
 		RETURNING `+storedColumns, c.Batch, c.claimTime())
 }
@@ -150,9 +150,9 @@ func (c *Consumer) claimTime() int64 { return (2 * c.Timeout).Microseconds() }
 func (c *Consumer) release(ctx context.Context, ids []string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	in, args := inList(1, ids)
+	condition, arg := c.db.Dialect().AnyOf(1, ids)
 	return c.db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
-		if _, err := tx.ExecContext(ctx, `UPDATE parked SET claimed_until = 0 WHERE event_id IN `+in, args...); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE parked SET claimed_until = 0 WHERE event_id `+condition, arg); err != nil {
 			return fmt.Errorf("release claims: %w", err)
 		}
 		return nil

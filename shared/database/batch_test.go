@@ -13,11 +13,7 @@ import (
 
 // lanes returns the statement that inserts the lanes.
 func lanes(db *database.DB, ids ...string) database.Statement {
-	versions := make([]int64, len(ids))
-	for i := range versions {
-		versions[i] = 7
-	}
-	text, args := db.Dialect().Rows(database.Column{Type: "text", Values: ids}, database.Column{Type: "bigint", Values: versions})
+	text, args := database.Rows(db.Dialect(), ids, func(id string) []any { return []any{id, 7} })
 	return database.Statement{SQL: `INSERT INTO lanes (order_id, version) ` + text, Args: args}
 }
 
@@ -64,11 +60,8 @@ func TestBatchThatIsCut(t *testing.T) {
 func TestRows(t *testing.T) {
 	t.Parallel()
 	databasetest.Each(t, service, func(t *testing.T, db *database.DB) {
-		text, args := db.Dialect().Rows(
-			database.Column{Type: "text", Values: []string{"x", "", "z"}},
-			database.Column{Type: "bigint", Values: []int64{3, 1, 2}},
-			database.Column{Type: "bytea", Values: [][]byte{[]byte("b"), nil, {0}}},
-		)
+		rows := [][]any{{"x", int64(3), []byte("b")}, {"", int64(1), []byte(nil)}, {"z", int64(2), []byte{0}}}
+		text, args := database.Rows(db.Dialect(), rows, func(row []any) []any { return row })
 		bytes := "BLOB"
 		if db.Dialect().Postgres() {
 			bytes = "BYTEA"
@@ -77,10 +70,10 @@ func TestRows(t *testing.T) {
 			{SQL: `CREATE TABLE many (a TEXT NOT NULL, b BIGINT NOT NULL, c ` + bytes + ` NOT NULL)`},
 		}))
 		require.NoError(t, db.Batch(t.Context(), []database.Statement{{SQL: `INSERT INTO many ` + text, Args: args}}))
-		condition, values := db.Dialect().AnyOf(2, []string{"x", "z", "nobody"})
+		condition, value := db.Dialect().AnyOf(2, []string{"x", "z", "nobody"})
 		var sum int64
 		require.NoError(t, db.Read().QueryRowContext(t.Context(),
-			`SELECT sum(b) FROM many WHERE b > $1 AND a `+condition, append([]any{0}, values...)...).Scan(&sum))
+			`SELECT sum(b) FROM many WHERE b > $1 AND a `+condition, 0, value).Scan(&sum))
 		require.Equal(t, int64(5), sum)
 		var c []byte
 		require.NoError(t, db.Read().QueryRowContext(t.Context(), `SELECT c FROM many WHERE b = 1`).Scan(&c))

@@ -77,7 +77,16 @@ type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	Dialect() Dialect
 }
+
+// reader is the read pool as a Querier.
+type reader struct {
+	*sql.DB
+	dialect Dialect
+}
+
+func (r reader) Dialect() Dialect { return r.dialect }
 
 // Open connects to url: postgres://… or sqlite:PATH. It does not wait for an
 // unreachable server: the first use reports it. A SQLite file is created when
@@ -114,7 +123,7 @@ func engineOf(url string) (engine, error) {
 }
 
 // Read is for queries outside a write transaction.
-func (db *DB) Read() Querier { return db.read }
+func (db *DB) Read() Querier { return reader{db.read, db.dialect} }
 
 // Dialect returns the engine's dialect.
 func (db *DB) Dialect() Dialect { return db.dialect }

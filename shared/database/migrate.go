@@ -125,7 +125,7 @@ func lockSchema(ctx context.Context, turn *sql.Tx, schema string) error {
 }
 
 // prepareSchema creates the schema when it is missing and opens it to o.GrantTo.
-func prepareSchema(ctx context.Context, q Querier, o Options) error {
+func prepareSchema(ctx context.Context, q *sql.DB, o Options) error {
 	if o.Schema == "" {
 		return nil
 	}

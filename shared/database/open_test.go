@@ -146,7 +146,7 @@ func TestClock(t *testing.T) {
 		// Inside a long transaction, too, the clock goes on.
 		require.NoError(t, db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) error {
 			read := func() (micros int64) {
-				require.NoError(t, tx.QueryRowContext(ctx, "SELECT "+tx.Dialect.Now()).Scan(&micros))
+				require.NoError(t, tx.QueryRowContext(ctx, "SELECT "+tx.Dialect().Now()).Scan(&micros))
 				return micros
 			}
 			first := read()

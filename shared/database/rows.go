@@ -1,96 +1,85 @@
 package database
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 )
 
-// Column is one column of many rows. Values is a []string, []int64 or [][]byte; a nil []byte is an empty one.
-type Column struct {
-	Type   string // of PostgreSQL: text, bigint, bytea
-	Values any
-}
-
-// Rows returns what stands between "INSERT INTO t (…)" and "ON CONFLICT", and its arguments. On
-// PostgreSQL the text is the same for any number of rows, so that one prepared statement does for all of
-// them: an array for each column. The columns must have the same number of values, at least one.
-// The rows are inserted in their order.
-func (d Dialect) Rows(columns ...Column) (text string, args []any) {
+// Rows returns what stands between "INSERT INTO t (…)" and "ON CONFLICT", and its arguments. row gives an
+// item's values in the order of the columns: string, int, int64 or []byte (nil is an empty one), each column always of the same type.
+// On PostgreSQL the text is the same for any number of rows, so that one prepared statement does for all of
+// them: an array for each column. There must be an item at least. The rows are inserted in their order.
+func Rows[T any](d Dialect, items []T, row func(T) []any) (text string, args []any) {
+	var flat []any
+	for _, item := range items {
+		flat = append(flat, row(item)...)
+	}
+	width := len(flat) / len(items)
 	if d.engine == sqlite {
-		return "VALUES " + Values(length(columns[0].Values), len(columns)), rowMajor(columns)
+		return "VALUES " + Values(len(items), width), filled(flat)
 	}
 	var b strings.Builder
 	b.WriteString("SELECT * FROM unnest(")
-	for n, c := range columns {
+	for n := range width {
 		if n > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, "$%d::%s[]", n+1, c.Type)
-		args = append(args, filled(c.Values))
+		kind, column := column(flat[n:], width)
+		fmt.Fprintf(&b, "$%d::%s[]", n+1, kind)
+		args = append(args, column)
 	}
 	b.WriteByte(')')
 	return b.String(), args
 }
 
-func length(values any) int {
-	switch v := values.(type) {
-	case []string:
-		return len(v)
-	case []int64:
-		return len(v)
-	case [][]byte:
-		return len(v)
+// column takes every width-th value: they are one column's.
+func column(flat []any, width int) (kind string, values any) {
+	switch flat[0].(type) {
+	case string:
+		return "text", every[string](flat, width)
+	case int64:
+		return "bigint", every[int64](flat, width)
+	case int:
+		return "bigint", every[int](flat, width)
+	case []byte:
+		return "bytea", every[[]byte](filled(flat), width)
 	}
-	panic(fmt.Sprintf("database: no column of %T", values))
+	panic(fmt.Sprintf("database: no column of %T", flat[0]))
 }
 
-func rowMajor(columns []Column) []any {
-	rows, width := length(columns[0].Values), len(columns)
-	args := make([]any, rows*width)
-	for n, c := range columns {
-		switch v := c.Values.(type) {
-		case []string:
-			spread(args, v, n, width)
-		case []int64:
-			spread(args, v, n, width)
-		case [][]byte:
-			spread(args, filled(v).([][]byte), n, width)
+func every[T any](flat []any, width int) []T {
+	values := make([]T, 0, (len(flat)+width-1)/width)
+	for n := 0; n < len(flat); n += width {
+		values = append(values, flat[n].(T))
+	}
+	return values
+}
+
+// filled has an empty slice of bytes in place of a nil one, which would be NULL.
+func filled(values []any) []any {
+	for n, v := range values {
+		if b, ok := v.([]byte); ok && b == nil {
+			values[n] = []byte{}
 		}
 	}
-	return args
+	return values
 }
 
-// filled returns the values with an empty one in place of nil, which would be NULL.
-func filled(values any) any {
-	bytes, ok := values.([][]byte)
-	if !ok {
-		return values
+// AnyOf returns the condition that the expression is one of the values (a []string or []int64), which is the text
+// after it, and its one argument. n is the number of its parameter. The text does not depend on how many values there are: one
+// prepared statement does for all, and SQLite, which looks each $n up among those before it, has one to look up.
+func (d Dialect) AnyOf(n int, values any) (condition string, arg any) {
+	kind := "text"
+	if _, numbers := values.([]int64); numbers {
+		kind = "bigint"
 	}
-	all := make([][]byte, len(bytes))
-	for i, b := range bytes {
-		if all[i] = b; b == nil {
-			all[i] = []byte{}
-		}
-	}
-	return all
-}
-
-func spread[T any](args []any, values []T, n, width int) {
-	for row, value := range values {
-		args[row*width+n] = value
-	}
-}
-
-// AnyOf returns the condition that the expression is one of the values, which is the text after it, and
-// its arguments; on PostgreSQL the text does not depend on their number. first is the number of its
-// first parameter.
-func (d Dialect) AnyOf(first int, values []string) (condition string, args []any) {
 	if d.engine == sqlite {
-		args = make([]any, len(values))
-		for i, v := range values {
-			args[i] = v
+		list, err := json.Marshal(values)
+		if err != nil {
+			panic(fmt.Sprintf("database: %T is no list of values", values)) // strings and numbers always encode
 		}
-		return "IN " + In(first, len(values)), args
+		return fmt.Sprintf("IN (SELECT value FROM json_each($%d))", n), string(list)
 	}
-	return fmt.Sprintf("= ANY ($%d::text[])", first), []any{values}
+	return fmt.Sprintf("= ANY ($%d::%s[])", n, kind), values
 }

@@ -22,8 +22,11 @@ const (
 // Tx is a write transaction.
 type Tx struct {
 	*sql.Tx
-	Dialect Dialect
+	dialect Dialect
 }
+
+// Dialect is of the database's engine.
+func (tx *Tx) Dialect() Dialect { return tx.dialect }
 
 // Tx runs do in a write transaction and commits. An error of do rolls back and
 // is returned as it is. If the commit's outcome is unknown the error wraps
@@ -54,7 +57,7 @@ func (db *DB) Tx(ctx context.Context, do func(ctx context.Context, tx *Tx) error
 			_ = tx.Rollback()
 		}
 	}()
-	if err := do(ctx, &Tx{Tx: tx, Dialect: db.dialect}); err != nil {
+	if err := do(ctx, &Tx{Tx: tx, dialect: db.dialect}); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

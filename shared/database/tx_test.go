@@ -132,7 +132,7 @@ func TestConcurrentReadThenWrite(t *testing.T) {
 					errs <- db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) error {
 						var version int64
 						err := tx.QueryRowContext(ctx,
-							`SELECT version FROM lanes WHERE order_id = $1`+tx.Dialect.ForUpdate(), "a").Scan(&version)
+							`SELECT version FROM lanes WHERE order_id = $1`+tx.Dialect().ForUpdate(), "a").Scan(&version)
 						if err != nil {
 							return err
 						}

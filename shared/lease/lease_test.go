@@ -115,7 +115,7 @@ func plant(t *testing.T, db *database.DB, holder string, term int64, left time.D
 	t.Helper()
 	require.NoError(t, db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO leases (name, holder, term, expires_at)
-			VALUES ('relay', $1, $2, `+tx.Dialect.Now()+` + $3)`, holder, term, left.Microseconds())
+			VALUES ('relay', $1, $2, `+tx.Dialect().Now()+` + $3)`, holder, term, left.Microseconds())
 		return err
 	}))
 }

@@ -29,7 +29,7 @@ func TestCutOffLeaderStopsInTime(t *testing.T) {
 	err := db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) error {
 		// Whoever holds the row like this lets nobody renew: the answer does not come.
 		var expires int64
-		err := tx.QueryRowContext(ctx, `SELECT expires_at FROM leases`+tx.Dialect.ForUpdate()).Scan(&expires)
+		err := tx.QueryRowContext(ctx, `SELECT expires_at FROM leases`+tx.Dialect().ForUpdate()).Scan(&expires)
 		require.NoError(t, err)
 		require.ErrorIs(t, next(t, a.lost), lease.ErrLost)
 		now, err := db.Now(ctx)

@@ -118,7 +118,7 @@ func Check(ctx context.Context, tx *database.Tx, name string, term int64) error 
 	}
 	var current int64
 	err := tx.QueryRowContext(ctx,
-		`SELECT term FROM leases WHERE name = $1 AND term = $2`+tx.Dialect.ForKeyShare(), name, term).Scan(&current)
+		`SELECT term FROM leases WHERE name = $1 AND term = $2`+tx.Dialect().ForKeyShare(), name, term).Scan(&current)
 	if errors.Is(err, sql.ErrNoRows) {
 		return ErrLost
 	}

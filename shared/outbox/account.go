@@ -105,8 +105,8 @@ func (a *Account) Unknown(ctx context.Context, ids []string) ([]string, error) {
 	if err := reconcile.CheckPage(len(ids)); err != nil || len(ids) == 0 {
 		return []string{}, err
 	}
-	condition, args := a.db.Dialect().AnyOf(1, ids)
-	found, err := texts(ctx, a.db.Read(), `SELECT id FROM events WHERE id `+condition, args...)
+	condition, arg := a.db.Dialect().AnyOf(1, ids)
+	found, err := texts(ctx, a.db.Read(), `SELECT id FROM events WHERE id `+condition, arg)
 	if err != nil {
 		return nil, fmt.Errorf("look up events: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -138,12 +139,12 @@ func (l *leader) pass(ctx context.Context) error {
 				return err
 			}
 		}
-		if time.Since(l.compared) >= compareEvery || l.r.conn.NATS.Stats().Reconnects != l.reconnects {
+		if l.toCompare() {
 			if err := l.compare(ctx); err != nil {
 				return err
 			}
 		}
-		if time.Since(l.purged) >= l.r.purgeEvery {
+		if l.toPurge() {
 			l.purged = time.Now()
 			if err := l.purge(ctx); err != nil {
 				return err
@@ -164,31 +165,92 @@ func (l *leader) pass(ctx context.Context) error {
 	return nil
 }
 
-// round publishes one page and writes down what the broker confirmed, also when
-// ctx ends in the middle: what is published should not be left for a successor to repeat.
+func (l *leader) toCompare() bool {
+	return time.Since(l.compared) >= compareEvery || l.r.conn.NATS.Stats().Reconnects != l.reconnects
+}
+
+func (l *leader) toPurge() bool { return time.Since(l.purged) >= l.r.purgeEvery }
+
+// due: something comes before the next page.
+func (l *leader) due() bool { return l.toCompare() || l.toPurge() || l.replays.due() }
+
+// round publishes the next page, and those after it for as long as each goes whole and nothing else is due. While one is
+// being published the one before it is written down, and behind a full one the next is read. What the broker
+// confirmed is written down also when ctx ends in the middle: it should not be left for a successor to repeat.
 func (l *leader) round(ctx context.Context) (more bool, err error) {
-	page, err := l.page(ctx)
+	p, err := l.page(ctx)
 	if err != nil {
 		return false, err
 	}
-	if page.empty() {
+	if p.empty() {
 		if l.state.refilling() {
 			return true, l.endRefill(ctx)
 		}
 		return false, nil
 	}
-	l.r.step("relay.read")
 	finish, cancel := outlive(ctx, finishWithin)
 	defer cancel()
-	out := l.publish(ctx, finish, page.items)
-	l.publishedBytes(page.items, out)
-	l.r.step("relay.published")
-	if err := l.settle(finish, page, out); err != nil {
-		return false, errors.Join(err, out.err)
+	written := begin(func() error { return nil }) // the page before
+	for gone := (page{}); ; {
+		l.r.step("relay.read")
+		following := l.follow(finish, p, gone)
+		out := l.publish(ctx, finish, p.items)
+		l.publishedBytes(p.items, out)
+		l.r.step("relay.published")
+		err := written()
+		if err == nil {
+			done := p
+			written = begin(func() error { return l.writeDown(finish, done, out) })
+			if next := following(); !next.empty() && out.whole() && ctx.Err() == nil && !l.due() {
+				gone, p = p, next
+				continue
+			}
+			err = written()
+		}
+		cancel()
+		following() // nothing goes on when this returns
+		l.progress = l.progress || err == nil && out.pending > 0
+		return err == nil, errors.Join(err, out.err)
 	}
-	l.progress = l.progress || out.pending > 0
+}
+
+func (l *leader) writeDown(ctx context.Context, p page, out outcome) error {
+	if err := l.settle(ctx, p, out); err != nil {
+		return err
+	}
 	l.r.step("relay.settled")
-	return true, out.err
+	return nil
+}
+
+// follow returns a function for the page after p, which is being published, while gone may still be being
+// written down. It is read at once when p is full, otherwise when it is asked for. It is empty when there is none, or when
+// that cannot be told: then the next round reads it.
+func (l *leader) follow(ctx context.Context, p, gone page) func() page {
+	most, err := l.budget(ctx)
+	if err != nil || p.refill || l.careful {
+		return func() page { return page{} }
+	}
+	read := func() page {
+		items, err := l.waiting(ctx, most, append(seqsOf(gone.items), seqsOf(p.items)...))
+		if err == nil {
+			err = l.readPayloads(ctx, items)
+		}
+		if err != nil {
+			return page{}
+		}
+		return page{items: items}
+	}
+	if len(p.items) < maxRows {
+		return sync.OnceValue(read)
+	}
+	return begin(read)
+}
+
+// begin runs do in the background. The function that it returns waits for the result, any number of times.
+func begin[T any](do func() T) (wait func() T) {
+	done := make(chan T, 1)
+	go func() { done <- do() }()
+	return sync.OnceValue(func() T { return <-done })
 }
 
 // outlive returns a context that ends only some time after ctx has.

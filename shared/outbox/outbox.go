@@ -41,7 +41,7 @@ type Row struct {
 // Append writes the rows to events and outbox in the caller's transaction, in the given order. The caller holds
 // the locks of the orders concerned, so that sequence numbers rise with an order's versions.
 func Append(ctx context.Context, tx *database.Tx, rows []Row) error {
-	for _, s := range Statements(tx.Dialect, rows) {
+	for _, s := range Statements(tx.Dialect(), rows) {
 		if _, err := tx.ExecContext(ctx, s.SQL, s.Args...); err != nil {
 			return fmt.Errorf("append events: %w", err)
 		}
@@ -65,18 +65,9 @@ func Statements(d database.Dialect, rows []Row) (all []database.Statement) {
 
 // statements of a chunk: PostgreSQL does both tables in one.
 func statements(d database.Dialect, rows []Row) []database.Statement {
-	n := len(rows)
-	ids, orders, types := make([]string, n), make([]string, n), make([]string, n)
-	versions, payloads := make([]int64, n), make([][]byte, n)
-	for i, r := range rows {
-		ids[i], orders[i], types[i] = r.Event.ID, r.Event.Subject, r.Event.Type
-		versions[i], payloads[i] = r.Event.Version, r.Payload
-	}
-	values, args := d.Rows(
-		database.Column{Type: "text", Values: ids}, database.Column{Type: "text", Values: orders},
-		database.Column{Type: "bigint", Values: versions}, database.Column{Type: "text", Values: types},
-		database.Column{Type: "bytea", Values: payloads},
-	)
+	values, args := database.Rows(d, rows, func(r Row) []any {
+		return []any{r.Event.ID, r.Event.Subject, r.Event.Version, r.Event.Type, r.Payload}
+	})
 	const (
 		event  = `INSERT INTO events (id, order_id, version, type, payload) `
 		outbox = `INSERT INTO outbox (seq, event_id, order_id, size) SELECT seq, id, order_id, octet_length(payload) FROM `
@@ -85,9 +76,13 @@ func statements(d database.Dialect, rows []Row) []database.Statement {
 		return []database.Statement{{SQL: `WITH appended AS (` + event + values + ` RETURNING seq, id, order_id, payload) ` +
 			outbox + `appended`, Args: args}}
 	}
+	ids := make([]string, len(rows))
+	for n, r := range rows {
+		ids[n] = r.Event.ID
+	}
 	condition, which := d.AnyOf(1, ids)
 	return []database.Statement{
 		{SQL: event + values, Args: args},
-		{SQL: outbox + `events WHERE id ` + condition, Args: which},
+		{SQL: outbox + `events WHERE id ` + condition, Args: []any{which}},
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/pillarbox/pillarbox/shared/database"
 )
 
 const (
@@ -50,7 +48,7 @@ func (l *leader) page(ctx context.Context) (page, error) {
 	if l.state.refilling() {
 		p, err = l.lostPage(ctx, most)
 	} else {
-		p.items, err = l.waiting(ctx, most)
+		p.items, err = l.waiting(ctx, most, nil)
 	}
 	if err == nil {
 		err = l.readPayloads(ctx, p.items)
@@ -62,23 +60,27 @@ func (l *leader) page(ctx context.Context) (page, error) {
 }
 
 // waiting reads the head of the outbox as it is at this moment. No position is
-// remembered: rows that committed late have lower numbers than rows already gone.
-func (l *leader) waiting(ctx context.Context, most int64) (items []item, err error) {
+// remembered: rows that committed late have lower numbers than rows already gone. besides are rows to pass over.
+func (l *leader) waiting(ctx context.Context, most int64, besides []int64) (items []item, err error) {
 	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT o.seq, o.event_id, o.order_id, o.size FROM outbox o
 		WHERE o.dead_reason IS NULL AND NOT EXISTS (SELECT 1 FROM outbox d
 			WHERE d.dead_reason IS NOT NULL AND d.order_id = o.order_id AND d.seq < o.seq)
-		ORDER BY o.seq LIMIT $1`, maxRows)
+		ORDER BY o.seq LIMIT $1`, maxRows+len(besides))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
+	slices.Sort(besides)
 	var total int64
 	for rows.Next() {
 		var i item
 		if err := rows.Scan(&i.seq, &i.eventID, &i.orderID, &i.size); err != nil {
 			return nil, err
 		}
-		if total += i.size + stepOverhead; total > most && len(items) > 0 {
+		if _, gone := slices.BinarySearch(besides, i.seq); gone {
+			continue
+		}
+		if total += i.size + stepOverhead; len(items) == maxRows || total > most && len(items) > 0 {
 			break
 		}
 		i.publishID = i.eventID
@@ -106,11 +108,11 @@ func (l *leader) lostPage(ctx context.Context, most int64) (page, error) {
 // left out: it is published from there.
 func (l *leader) describe(ctx context.Context, seqs []int64, most int64) (p page, err error) {
 	p = page{refill: true, upTo: seqs[len(seqs)-1]}
-	list, args := in(1, seqs)
+	condition, arg := l.r.db.Dialect().AnyOf(1, seqs)
 	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT e.seq, e.id, e.order_id, length(e.payload),
 			(SELECT count(*) FROM outbox o WHERE o.seq = e.seq),
 			(SELECT count(*) FROM outbox d WHERE d.dead_reason IS NOT NULL AND d.order_id = e.order_id AND d.seq < e.seq)
-		FROM events e WHERE e.seq IN `+list+` ORDER BY e.seq`, args...)
+		FROM events e WHERE e.seq `+condition+` ORDER BY e.seq`, arg)
 	if err != nil {
 		return page{}, err
 	}
@@ -144,12 +146,11 @@ func (l *leader) readPayloads(ctx context.Context, items []item) (err error) {
 		return nil
 	}
 	at := make(map[int64]int, len(items))
-	seqs := make([]int64, len(items))
 	for n, i := range items {
-		at[i.seq], seqs[n] = n, i.seq
+		at[i.seq] = n
 	}
-	list, args := in(1, seqs)
-	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT seq, payload FROM events WHERE seq IN `+list, args...)
+	condition, arg := l.r.db.Dialect().AnyOf(1, seqsOf(items))
+	rows, err := l.r.db.Read().QueryContext(ctx, `SELECT seq, payload FROM events WHERE seq `+condition, arg)
 	if err != nil {
 		return err
 	}
@@ -172,6 +173,14 @@ func (l *leader) readPayloads(ctx context.Context, items []item) (err error) {
 	return nil
 }
 
+func seqsOf(items []item) []int64 {
+	seqs := make([]int64, len(items))
+	for n, i := range items {
+		seqs[n] = i.seq
+	}
+	return seqs
+}
+
 func (l *leader) seqs(ctx context.Context, query string, args ...any) (seqs []int64, err error) {
 	rows, err := l.r.db.Read().QueryContext(ctx, query, args...)
 	if err != nil {
@@ -186,19 +195,4 @@ func (l *leader) seqs(ctx context.Context, query string, args ...any) (seqs []in
 		seqs = append(seqs, seq)
 	}
 	return seqs, rows.Err()
-}
-
-// in returns a placeholder list for the values and its arguments. The list is
-// filled up to one of few lengths, so that the statements stay few and prepared.
-func in[T any](first int, values []T) (string, []any) {
-	length := 1
-	for length < len(values) {
-		length *= 10
-	}
-	last := values[len(values)-1]
-	args := make([]any, 0, length)
-	for _, v := range values {
-		args = append(args, v)
-	}
-	return database.In(first, length), append(args, slices.Repeat([]any{last}, length-len(values))...)
 }

@@ -27,6 +27,9 @@ type outcome struct {
 	err       error
 }
 
+// whole reports whether all of it is in the stream, none of it in doubt.
+func (o outcome) whole() bool { return o.err == nil && o.confirmed == len(o.results) }
+
 // publish publishes the items in order until one fails or stop ends; a publish
 // that has begun goes on under ctx.
 func (l *leader) publish(stop, ctx context.Context, items []item) outcome {

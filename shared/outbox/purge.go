@@ -204,7 +204,7 @@ func (l *leader) trimLog(ctx context.Context) (uint64, error) {
 		// The log grows in the order of time, so its old rows are its first ones.
 		return affected(tx.ExecContext(ctx, `DELETE FROM relay_log WHERE last_seq IN (
 				SELECT last_seq FROM (SELECT last_seq, created_at FROM relay_log ORDER BY last_seq LIMIT $1) AS first
-				WHERE created_at < `+tx.Dialect.Now()+` - $2)`, trimRows, l.r.c.Horizon.Microseconds()))
+				WHERE created_at < `+tx.Dialect().Now()+` - $2)`, trimRows, l.r.c.Horizon.Microseconds()))
 	})
 	if err != nil {
 		return 0, fmt.Errorf("trim relay log: %w", err)

@@ -170,9 +170,9 @@ func moveLost(ctx context.Context, tx *database.Tx, above uint64) (int64, error)
 		}
 		lost = append(lost, r.ids...)
 	}
-	list, args := in(1, lost)
-	if _, err := tx.ExecContext(ctx, `INSERT INTO relay_lost (seq) SELECT seq FROM events WHERE id IN `+list+`
-		ON CONFLICT (seq) DO NOTHING`, args...); err != nil {
+	condition, arg := tx.Dialect().AnyOf(1, lost)
+	if _, err := tx.ExecContext(ctx, `INSERT INTO relay_lost (seq) SELECT seq FROM events WHERE id `+condition+`
+		ON CONFLICT (seq) DO NOTHING`, arg); err != nil {
 		return 0, fmt.Errorf("list lost events: %w", err)
 	}
 	n, err := affected(tx.ExecContext(ctx, `DELETE FROM relay_log WHERE last_seq > $1 AND last_seq <= $2`, above, upTo))

@@ -46,13 +46,15 @@ type replays struct {
 	waiting bool            // for room in the stream
 }
 
-// due: live events never cease, and replays have had nothing for a while.
-func (r *replays) due() bool { return time.Since(r.served) >= replayShare }
+// due: live events never cease, and replays have had nothing for a while, perhaps since there was none.
+func (r *replays) due() bool { return time.Since(r.served) >= replayShare && !r.resting() }
+
+func (r *replays) resting() bool { return time.Since(r.idle) < replayLook }
 
 // replay publishes the next page of the next replay; more means that there may be another one.
 func (l *leader) replay(ctx context.Context) (more bool, err error) {
 	// Looked for even when there were none: another replica may have taken a request.
-	if l.state.refilling() || time.Since(l.replays.idle) < replayLook {
+	if l.state.refilling() || l.replays.resting() {
 		return false, nil
 	}
 	jobs, err := l.jobs(ctx)

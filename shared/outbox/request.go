@@ -39,7 +39,7 @@ func requestReplay(ctx context.Context, tx *database.Tx, name string, from time.
 	// Its number is the time, so that a name that comes back gets another one: the stream
 	// remembers publish ids for a while.
 	n, err := affected(tx.ExecContext(ctx, `INSERT INTO replays (name, number, state, from_time, begin_after, up_to, done_up_to)
-		SELECT CAST($1 AS TEXT), `+tx.Dialect.Now()+`, 'running', CAST($2 AS BIGINT), b.after, b.last, b.after FROM (SELECT
+		SELECT CAST($1 AS TEXT), `+tx.Dialect().Now()+`, 'running', CAST($2 AS BIGINT), b.after, b.last, b.after FROM (SELECT
 			coalesce((SELECT min(seq) FROM (SELECT seq FROM events WHERE created_at >= $3
 				ORDER BY created_at LIMIT 1000) AS oldest) - 1, (SELECT max(seq) FROM events), 0) AS after,
 			coalesce((SELECT max(seq) FROM events), 0) AS last) AS b

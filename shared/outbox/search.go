@@ -96,10 +96,10 @@ func (s *search) behind() bool {
 
 // inOutbox finds what is still to be published.
 func (s *search) inOutbox(ctx context.Context) (err error) {
-	condition, args := s.a.db.Dialect().AnyOf(1, s.ids())
+	condition, arg := s.a.db.Dialect().AnyOf(1, s.ids())
 	rows, err := s.a.db.Read().QueryContext(ctx, `SELECT o.event_id, CASE WHEN o.dead_reason IS NOT NULL THEN 1 ELSE 0 END,
 			(SELECT count(*) FROM outbox d WHERE d.dead_reason IS NOT NULL AND d.order_id = o.order_id AND d.seq < o.seq)
-		FROM outbox o WHERE o.event_id `+condition, args...)
+		FROM outbox o WHERE o.event_id `+condition, arg)
 	if err != nil {
 		return fmt.Errorf("read outbox: %w", err)
 	}
@@ -141,8 +141,8 @@ func (s *search) inRefill(ctx context.Context) (err error) {
 	for _, e := range s.rest {
 		seqs = append(seqs, e.Seq)
 	}
-	list, args := in(1, seqs)
-	rows, err := s.a.db.Read().QueryContext(ctx, `SELECT seq FROM relay_lost WHERE seq IN `+list, args...)
+	condition, arg := s.a.db.Dialect().AnyOf(1, seqs)
+	rows, err := s.a.db.Read().QueryContext(ctx, `SELECT seq FROM relay_lost WHERE seq `+condition, arg)
 	if err != nil {
 		return fmt.Errorf("read lost events: %w", err)
 	}

@@ -81,8 +81,8 @@ func settleWaiting(ctx context.Context, tx *database.Tx, p page, out outcome) er
 	if len(confirmed) == 0 {
 		return nil
 	}
-	list, args := in(1, confirmed)
-	if _, err := tx.ExecContext(ctx, `DELETE FROM outbox WHERE seq IN `+list, args...); err != nil {
+	condition, arg := tx.Dialect().AnyOf(1, confirmed)
+	if _, err := tx.ExecContext(ctx, `DELETE FROM outbox WHERE seq `+condition, arg); err != nil {
 		return fmt.Errorf("delete confirmed rows: %w", err)
 	}
 	return nil
@@ -160,15 +160,16 @@ func insertRuns(ctx context.Context, tx *database.Tx, runs []run) error {
 	if len(runs) == 0 {
 		return nil
 	}
-	args := make([]any, 0, 2*len(runs))
-	for _, r := range runs {
+	var failed error
+	values, args := database.Rows(tx.Dialect(), runs, func(r run) []any {
 		ids, err := json.Marshal(r.ids)
-		if err != nil {
-			return fmt.Errorf("encode relay log: %w", err)
-		}
-		args = append(args, int64(r.last), string(ids))
+		failed = errors.Join(failed, err)
+		return []any{int64(r.last), string(ids)}
+	})
+	if failed != nil {
+		return fmt.Errorf("encode relay log: %w", failed)
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO relay_log (last_seq, event_ids) VALUES `+database.Values(len(runs), 2)+`
+	_, err := tx.ExecContext(ctx, `INSERT INTO relay_log (last_seq, event_ids) `+values+`
 		ON CONFLICT (last_seq) DO UPDATE SET event_ids = excluded.event_ids
 			WHERE length(excluded.event_ids) > length(relay_log.event_ids)`, args...)
 	if err != nil {

@@ -60,7 +60,7 @@ func Rows(table, key, age, condition string) Bite {
 		// Materialized: a plan that ran the inner query once per row would pass over the limit.
 		result, err := tx.ExecContext(ctx, `WITH old AS MATERIALIZED (
 				SELECT `+key+` FROM `+table+` WHERE `+age+` < $1`+condition+`
-				ORDER BY `+age+` LIMIT $2`+tx.Dialect.SkipLocked()+`)
+				ORDER BY `+age+` LIMIT $2`+tx.Dialect().SkipLocked()+`)
 			DELETE FROM `+table+` WHERE (`+key+`) IN (SELECT `+key+` FROM old)`, database.Micros(before), limit)
 		if err != nil {
 			return 0, fmt.Errorf("delete from %s: %w", table, err)

@@ -198,7 +198,7 @@ func TestOldAnswersAreCleaned(t *testing.T) {
 				age time.Duration
 			}{{"old", 25 * time.Hour}, {"new", 23 * time.Hour}} {
 				if _, err := tx.ExecContext(ctx, `INSERT INTO idempotency (caller, key, fingerprint, order_id, status, response, created_at)
-					VALUES ('', $1, $2, 'o', 201, $2, `+tx.Dialect.Now()+` - $3)`, row.key, []byte{1}, row.age.Microseconds()); err != nil {
+					VALUES ('', $1, $2, 'o', 201, $2, `+tx.Dialect().Now()+` - $3)`, row.key, []byte{1}, row.age.Microseconds()); err != nil {
 					return err
 				}
 			}

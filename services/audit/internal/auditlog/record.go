@@ -25,13 +25,11 @@ func Record(ctx context.Context, tx *database.Tx, due []consumer.Event) error {
 	if len(due) == 0 {
 		return nil
 	}
-	const columns = 6
-	args := make([]any, 0, columns*len(due))
-	for _, e := range inStreamOrder(due) {
-		args = append(args, e.ID, e.Type, e.Subject, e.Version, database.Micros(e.Time), e.Raw)
-	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO entries (event_id, type, order_id, order_version, occurred_at, event)
-		VALUES `+database.Values(len(due), columns)+` ON CONFLICT (event_id) DO NOTHING`, args...)
+	values, args := database.Rows(tx.Dialect(), inStreamOrder(due), func(e consumer.Event) []any {
+		return []any{e.ID, e.Type, e.Subject, e.Version, database.Micros(e.Time), e.Raw}
+	})
+	_, err := tx.ExecContext(ctx, `INSERT INTO entries (event_id, type, order_id, order_version, occurred_at, event) `+
+		values+` ON CONFLICT (event_id) DO NOTHING`, args...)
 	if err != nil {
 		return fmt.Errorf("insert audit entries: %w", err)
 	}

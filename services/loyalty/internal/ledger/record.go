@@ -90,12 +90,9 @@ func readOrders(ctx context.Context, tx *database.Tx, orders map[string]*order) 
 	if len(orders) == 0 {
 		return nil
 	}
-	args := make([]any, 0, len(orders))
-	for id := range orders {
-		args = append(args, id)
-	}
+	condition, arg := tx.Dialect().AnyOf(1, slices.Collect(maps.Keys(orders)))
 	rows, err := tx.QueryContext(ctx, `SELECT order_id, customer, CAST(SUM(points) AS BIGINT), MAX(order_version)
-		FROM ledger WHERE order_id IN `+database.In(1, len(args))+` GROUP BY order_id, customer`, args...)
+		FROM ledger WHERE order_id `+condition+` GROUP BY order_id, customer`, arg)
 	if err != nil {
 		return fmt.Errorf("read credits: %w", err)
 	}
@@ -119,11 +116,10 @@ func readOrders(ctx context.Context, tx *database.Tx, orders map[string]*order) 
 // addToAccounts adds in the database, so that two transactions with different orders of one
 // account lose nothing, and in sorted order, so that they do not deadlock.
 func addToAccounts(ctx context.Context, tx *database.Tx, sums map[string]int64) error {
-	args := make([]any, 0, 2*len(sums))
-	for _, account := range slices.Sorted(maps.Keys(sums)) {
-		args = append(args, account, sums[account])
-	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO accounts (customer, points) VALUES `+database.Values(len(sums), 2)+`
+	values, args := database.Rows(tx.Dialect(), slices.Sorted(maps.Keys(sums)), func(account string) []any {
+		return []any{account, sums[account]}
+	})
+	_, err := tx.ExecContext(ctx, `INSERT INTO accounts (customer, points) `+values+`
 		ON CONFLICT (customer) DO UPDATE
 		SET points = accounts.points + excluded.points, updated_at = excluded.updated_at`, args...)
 	if err != nil {
@@ -133,14 +129,10 @@ func addToAccounts(ctx context.Context, tx *database.Tx, sums map[string]int64) 
 }
 
 func insertPostings(ctx context.Context, tx *database.Tx, postings []posting) error {
-	const columns = 7
-	args := make([]any, 0, columns*len(postings))
-	for _, p := range postings {
-		args = append(args, p.EventID, p.Posting.Account, p.OrderID, p.Version, p.Posting.Points,
-			string(p.Reason), database.Micros(p.At))
-	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (event_id, customer, order_id, order_version, points, reason, at)
-		VALUES `+database.Values(len(postings), columns), args...)
+	values, args := database.Rows(tx.Dialect(), postings, func(p posting) []any {
+		return []any{p.EventID, p.Posting.Account, p.OrderID, p.Version, p.Posting.Points, string(p.Reason), database.Micros(p.At)}
+	})
+	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (event_id, customer, order_id, order_version, points, reason, at) `+values, args...)
 	if err != nil {
 		return fmt.Errorf("insert ledger rows: %w", err)
 	}

@@ -110,7 +110,7 @@ func (g *group) commit() error {
 				return err
 			}
 			var version int64
-			err = tx.QueryRowContext(ctx, `SELECT version FROM lanes WHERE order_id = $1`+tx.Dialect.ForUpdate(), e.Subject).Scan(&version)
+			err = tx.QueryRowContext(ctx, `SELECT version FROM lanes WHERE order_id = $1`+tx.Dialect().ForUpdate(), e.Subject).Scan(&version)
 			switch {
 			case err != nil:
 				return err

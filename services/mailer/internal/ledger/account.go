@@ -19,13 +19,10 @@ type Standing struct {
 
 // Standings returns the rows of the given events.
 func Standings(ctx context.Context, q database.Querier, now string, eventIDs []string) ([]Standing, error) {
-	args := make([]any, len(eventIDs))
-	for i, id := range eventIDs {
-		args[i] = id
-	}
+	condition, arg := q.Dialect().AnyOf(1, eventIDs)
 	rows, err := q.QueryContext(ctx, `
 		SELECT id, event_id, order_id, version, recipient, template, staged_name, message_id, state, `+now+` - created_at, assumed
-		FROM deliveries WHERE event_id IN `+database.In(1, len(args)), args...)
+		FROM deliveries WHERE event_id `+condition, arg)
 	if err != nil {
 		return nil, fmt.Errorf("look up deliveries: %w", err)
 	}

@@ -61,7 +61,7 @@ type Person struct{ Who, Reason string }
 func Resend(ctx context.Context, db *database.DB, id string, by Person) error {
 	return db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		var eventID, state string
-		err := tx.QueryRowContext(ctx, `SELECT event_id, state FROM deliveries WHERE id = $1`+tx.Dialect.ForUpdate(), id).Scan(&eventID, &state)
+		err := tx.QueryRowContext(ctx, `SELECT event_id, state FROM deliveries WHERE id = $1`+tx.Dialect().ForUpdate(), id).Scan(&eventID, &state)
 		if errors.Is(err, sql.ErrNoRows) || err == nil && state != Unknown && state != Refused {
 			return ErrNotSettled
 		}
@@ -100,12 +100,9 @@ func RequeueRefused(ctx context.Context, tx *database.Tx, eventIDs []string, eve
 	if len(eventIDs) == 0 {
 		return nil
 	}
-	args := make([]any, len(eventIDs))
-	for i, id := range eventIDs {
-		args[i] = id
-	}
+	condition, arg := tx.Dialect().AnyOf(1, eventIDs)
 	rows, err := tx.QueryContext(ctx, `SELECT id, event_id FROM deliveries
-		WHERE state = 'refused' AND event_id IN `+database.In(1, len(args))+` ORDER BY id`+tx.Dialect.ForUpdate(), args...)
+		WHERE state = 'refused' AND event_id `+condition+` ORDER BY id`+tx.Dialect().ForUpdate(), arg)
 	if err != nil {
 		return fmt.Errorf("look for refused deliveries: %w", err)
 	}
@@ -152,7 +149,7 @@ func requeue(ctx context.Context, tx *database.Tx, id string, pause time.Duratio
 	if err != nil {
 		return fmt.Errorf("write recipients: %w", err)
 	}
-	now := tx.Dialect.Now()
+	now := tx.Dialect().Now()
 	_, err = tx.ExecContext(ctx, `UPDATE deliveries SET state = 'queued', recipients = $2, claim = '', claimed_until = 0, settled_at = NULL,
 		queued_at = `+now+`, next_attempt_at = `+now+` + $3 WHERE id = $1`, id, string(changed), pause.Microseconds())
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -38,16 +39,15 @@ type Delivery struct {
 // Insert writes the deliveries that have no row yet. Rows that exist stay as they are.
 func Insert(ctx context.Context, tx *database.Tx, deliveries []Delivery) error {
 	// SQLite looks each $n up among all before it, so that statements with many thousands take minutes.
-	const columns, most = 8, 200
+	const most = 200
 	for chunk := range slices.Chunk(deliveries, most) {
-		args := make([]any, 0, len(chunk)*columns)
-		for _, d := range chunk {
-			args = append(args, d.ID, d.EventID, d.OrderID, d.Version, d.Recipient, d.Template, d.StagedName, d.MessageID)
-		}
+		values, args := database.Rows(tx.Dialect(), chunk, func(d Delivery) []any {
+			return []any{d.ID, d.EventID, d.OrderID, d.Version, d.Recipient, d.Template, d.StagedName, d.MessageID}
+		})
 		// No conflict target: PostgreSQL would report a race on the other unique key as an error.
 		result, err := tx.ExecContext(ctx, `
-			INSERT INTO deliveries (id, event_id, order_id, version, recipient, template, staged_name, message_id)
-			VALUES `+database.Values(len(chunk), columns)+` ON CONFLICT DO NOTHING`, args...)
+			INSERT INTO deliveries (id, event_id, order_id, version, recipient, template, staged_name, message_id) `+
+			values+` ON CONFLICT DO NOTHING`, args...)
 		if err != nil {
 			return fmt.Errorf("insert deliveries: %w", err)
 		}
@@ -66,14 +66,15 @@ func Insert(ctx context.Context, tx *database.Tx, deliveries []Delivery) error {
 
 // checkRows makes sure that each delivery has its row, whoever wrote it.
 func checkRows(ctx context.Context, tx *database.Tx, deliveries []Delivery) error {
-	args := make([]any, 0, len(deliveries))
-	for _, d := range deliveries {
-		args = append(args, d.EventID)
+	events := make([]string, len(deliveries))
+	for n, d := range deliveries {
+		events[n] = d.EventID
 	}
+	condition, arg := tx.Dialect().AnyOf(1, events)
 	type key struct{ event, recipient, template string }
 	found := make(map[key]bool, len(deliveries))
 	rows, err := tx.QueryContext(ctx,
-		`SELECT event_id, recipient, template FROM deliveries WHERE event_id IN `+database.In(1, len(args)), args...)
+		`SELECT event_id, recipient, template FROM deliveries WHERE event_id `+condition, arg)
 	if err != nil {
 		return fmt.Errorf("look for deliveries: %w", err)
 	}
@@ -100,15 +101,12 @@ func Staged(ctx context.Context, q database.Querier, upTo map[string]int64) ([]D
 	if len(upTo) == 0 {
 		return nil, nil
 	}
-	args := make([]any, 0, len(upTo))
-	for order := range upTo {
-		args = append(args, order)
-	}
+	condition, arg := q.Dialect().AnyOf(1, slices.Collect(maps.Keys(upTo)))
 	var found []Delivery
 	rows, err := q.QueryContext(ctx, `
 		SELECT id, event_id, order_id, version, recipient, template, staged_name, message_id
 		FROM deliveries
-		WHERE state = 'staged' AND order_id IN `+database.In(1, len(args)), args...)
+		WHERE state = 'staged' AND order_id `+condition, arg)
 	if err != nil {
 		return nil, fmt.Errorf("read staged deliveries: %w", err)
 	}
@@ -149,14 +147,11 @@ func accept(ctx context.Context, db *database.DB, ids []string, assumed int, whi
 		return nil
 	}
 	ids = slices.Sorted(slices.Values(ids)) // rows are locked in one order by every replica
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
-	}
+	condition, arg := db.Dialect().AnyOf(2, ids)
 	err := db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		_, err := tx.ExecContext(ctx, `
-			UPDATE deliveries SET state = 'accepted', accepted_at = `+tx.Dialect.Now()+`, assumed = $1
-			WHERE `+which+` AND id IN `+database.In(2, len(args)), append([]any{assumed}, args...)...)
+			UPDATE deliveries SET state = 'accepted', accepted_at = `+tx.Dialect().Now()+`, assumed = $1
+			WHERE `+which+` AND id `+condition, assumed, arg)
 		return err
 	})
 	if err != nil {
@@ -171,13 +166,10 @@ func Find(ctx context.Context, q database.Querier, ids []string) (map[string]Del
 	if len(ids) == 0 {
 		return found, nil
 	}
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
-	}
+	condition, arg := q.Dialect().AnyOf(1, ids)
 	rows, err := q.QueryContext(ctx, `
 		SELECT id, event_id, order_id, version, recipient, template, staged_name, message_id
-		FROM deliveries WHERE id IN `+database.In(1, len(args)), args...)
+		FROM deliveries WHERE id `+condition, arg)
 	if err != nil {
 		return nil, fmt.Errorf("find deliveries: %w", err)
 	}

@@ -31,7 +31,7 @@ func Marker(ctx context.Context, db *database.DB, proposed string) (marker strin
 func Founded(ctx context.Context, db *database.DB, marker string) error {
 	err := db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		_, err := tx.ExecContext(ctx, `
-			UPDATE pickup_marker SET founded_at = `+tx.Dialect.Now()+`
+			UPDATE pickup_marker SET founded_at = `+tx.Dialect().Now()+`
 			WHERE id = 1 AND marker = $1 AND founded_at IS NULL`, marker)
 		return err
 	})

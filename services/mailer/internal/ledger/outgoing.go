@@ -3,7 +3,9 @@ package ledger
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -78,18 +80,18 @@ func Enqueue(ctx context.Context, tx *database.Tx, deliveries []Outgoing) error 
 }
 
 func insertQueued(ctx context.Context, tx *database.Tx, chunk []Outgoing) (inserted map[string]bool, err error) {
-	const columns = 10
-	args := make([]any, 0, len(chunk)*columns)
-	for _, d := range chunk {
+	var failed error
+	values, args := database.Rows(tx.Dialect(), chunk, func(d Outgoing) []any {
 		recipients, err := json.Marshal(d.Recipients)
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, d.ID, d.EventID, d.OrderID, d.Version, d.Recipient, d.Template, d.MessageID, string(recipients), Queued, "")
+		failed = errors.Join(failed, err)
+		return []any{d.ID, d.EventID, d.OrderID, d.Version, d.Recipient, d.Template, d.MessageID, string(recipients), Queued, ""}
+	})
+	if failed != nil {
+		return nil, failed
 	}
 	rows, err := tx.QueryContext(ctx, `
-		INSERT INTO deliveries (id, event_id, order_id, version, recipient, template, message_id, recipients, state, staged_name)
-		VALUES `+database.Values(len(chunk), columns)+` ON CONFLICT DO NOTHING RETURNING id`, args...)
+		INSERT INTO deliveries (id, event_id, order_id, version, recipient, template, message_id, recipients, state, staged_name) `+
+		values+` ON CONFLICT DO NOTHING RETURNING id`, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -106,28 +108,22 @@ func insertQueued(ctx context.Context, tx *database.Tx, chunk []Outgoing) (inser
 	if len(inserted) == 0 {
 		return inserted, nil
 	}
-	now := tx.Dialect.Now()
-	ids := make([]any, 0, len(inserted))
-	for id := range inserted {
-		ids = append(ids, id)
-	}
-	_, err = tx.ExecContext(ctx, `UPDATE deliveries SET queued_at = `+now+`, next_attempt_at = `+now+`
-		WHERE id IN `+database.In(1, len(ids)), ids...)
+	now := tx.Dialect().Now()
+	condition, arg := tx.Dialect().AnyOf(1, slices.Collect(maps.Keys(inserted)))
+	_, err = tx.ExecContext(ctx, `UPDATE deliveries SET queued_at = `+now+`, next_attempt_at = `+now+` WHERE id `+condition, arg)
 	return inserted, err
 }
 
 // keepEvents writes what the mails are made of.
 func keepEvents(ctx context.Context, tx *database.Tx, deliveries []Outgoing) error {
 	for len(deliveries) > 0 {
-		var args []any
 		n, size := 0, 0
 		for n < len(deliveries) && (n == 0 || size+len(deliveries[n].Event) <= maxEvents) {
-			args = append(args, deliveries[n].ID, deliveries[n].Event)
 			size += len(deliveries[n].Event)
 			n++
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO outgoing (delivery_id, event) VALUES `+database.Values(n, 2)+
-			` ON CONFLICT (delivery_id) DO NOTHING`, args...)
+		values, args := database.Rows(tx.Dialect(), deliveries[:n], func(d Outgoing) []any { return []any{d.ID, d.Event} })
+		_, err := tx.ExecContext(ctx, `INSERT INTO outgoing (delivery_id, event) `+values+` ON CONFLICT (delivery_id) DO NOTHING`, args...)
 		if err != nil {
 			return fmt.Errorf("keep events of deliveries: %w", err)
 		}
@@ -157,11 +153,11 @@ func Due(ctx context.Context, db *database.DB, most int) (n int, err error) {
 // Claim begins attempts at up to most deliveries, the longest due first: once it is committed each counts as
 // begun, under a claim that nobody else has, for as long as hold.
 func Claim(ctx context.Context, tx *database.Tx, most int, claim string, hold time.Duration) ([]Outgoing, error) {
-	now := tx.Dialect.Now()
+	now := tx.Dialect().Now()
 	rows, err := tx.QueryContext(ctx, `
 		WITH due AS MATERIALIZED (
-			SELECT d.id AS id FROM deliveries d WHERE `+due(tx.Dialect)+`
-			ORDER BY d.next_attempt_at LIMIT $1`+tx.Dialect.SkipLocked()+`)
+			SELECT d.id AS id FROM deliveries d WHERE `+due(tx.Dialect())+`
+			ORDER BY d.next_attempt_at LIMIT $1`+tx.Dialect().SkipLocked()+`)
 		UPDATE deliveries SET state = 'sending', claim = $2, claimed_until = `+now+` + $3, attempts = attempts + 1
 		WHERE id IN (SELECT id FROM due)
 		RETURNING `+outgoingColumns, most, claim, hold.Microseconds())
@@ -183,11 +179,12 @@ func readEvents(ctx context.Context, q database.Querier, deliveries []Outgoing) 
 		return nil
 	}
 	at := make(map[string]int, len(deliveries))
-	args := make([]any, len(deliveries))
+	ids := make([]string, len(deliveries))
 	for i, d := range deliveries {
-		at[d.ID], args[i] = i, d.ID
+		at[d.ID], ids[i] = i, d.ID
 	}
-	rows, err := q.QueryContext(ctx, `SELECT delivery_id, event FROM outgoing WHERE delivery_id IN `+database.In(1, len(args)), args...)
+	condition, arg := q.Dialect().AnyOf(1, ids)
+	rows, err := q.QueryContext(ctx, `SELECT delivery_id, event FROM outgoing WHERE delivery_id `+condition, arg)
 	if err != nil {
 		return fmt.Errorf("read events of deliveries: %w", err)
 	}

@@ -27,7 +27,7 @@ func removeRefused(ctx context.Context, tx *database.Tx, before time.Time, limit
 	done, err := tx.ExecContext(ctx, `WITH old AS MATERIALIZED (
 			SELECT id FROM deliveries WHERE state = 'refused' AND settled_at < $1
 				AND NOT EXISTS (SELECT 1 FROM dead_letters l WHERE l.id = 'event-' || deliveries.event_id)
-			ORDER BY id LIMIT $2`+tx.Dialect.SkipLocked()+`)
+			ORDER BY id LIMIT $2`+tx.Dialect().SkipLocked()+`)
 		DELETE FROM deliveries WHERE id IN (SELECT id FROM old)`, database.Micros(before), limit)
 	if err != nil {
 		return 0, fmt.Errorf("delete refused deliveries: %w", err)

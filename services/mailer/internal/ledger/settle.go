@@ -57,7 +57,7 @@ func settle(ctx context.Context, tx *database.Tx, s Settlement) error {
 	if err != nil {
 		return err
 	}
-	state, now := s.State(), tx.Dialect.Now()
+	state, now := s.State(), tx.Dialect().Now()
 	accepted, settled, from := "NULL", now, "('sending', 'unknown')"
 	switch state {
 	case Accepted:
@@ -190,7 +190,7 @@ func MarkLost(ctx context.Context, db *database.DB, most int) (lost []Outgoing, 
 	err = db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 		lost = nil
 		rows, err := tx.QueryContext(ctx, `SELECT `+outgoingColumns+` FROM deliveries WHERE `+overdue+`
-			ORDER BY id LIMIT $1`+tx.Dialect.SkipLocked(), most)
+			ORDER BY id LIMIT $1`+tx.Dialect().SkipLocked(), most)
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func MarkLost(ctx context.Context, db *database.DB, most int) (lost []Outgoing, 
 			if err != nil {
 				return err
 			}
-			_, err = tx.ExecContext(ctx, `UPDATE deliveries SET state = 'unknown', recipients = $2, settled_at = `+tx.Dialect.Now()+`
+			_, err = tx.ExecContext(ctx, `UPDATE deliveries SET state = 'unknown', recipients = $2, settled_at = `+tx.Dialect().Now()+`
 				WHERE id = $1`, d.ID, string(recipients))
 			if err != nil {
 				return err

@@ -140,7 +140,7 @@ func forbid(t *testing.T, db *database.DB, reference string) {
 	require.NoError(t, db.Tx(t.Context(), func(ctx context.Context, tx *database.Tx) error {
 		text := `CREATE TRIGGER forbidden BEFORE INSERT ON orders WHEN NEW.reference = '` + reference + `'
 			BEGIN SELECT RAISE(ABORT, 'forbidden'); END`
-		if tx.Dialect.Postgres() {
+		if tx.Dialect().Postgres() {
 			text = `ALTER TABLE orders ADD CONSTRAINT forbidden CHECK (reference <> '` + reference + `')`
 		}
 		_, err := tx.ExecContext(ctx, text)

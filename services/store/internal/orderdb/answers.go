@@ -33,7 +33,7 @@ func Claim(ctx context.Context, tx *database.Tx, answers []Answer) (claimed map[
 	if len(answers) == 0 {
 		return nil, nil
 	}
-	s := InsertAnswers(tx.Dialect, answers)
+	s := InsertAnswers(tx.Dialect(), answers)
 	rows, err := tx.QueryContext(ctx, s.SQL+` ON CONFLICT DO NOTHING RETURNING caller, key`, s.Args...)
 	if err != nil {
 		return nil, fmt.Errorf("claim idempotency keys: %w", err)
@@ -55,21 +55,9 @@ func Claim(ctx context.Context, tx *database.Tx, answers []Answer) (claimed map[
 
 // InsertAnswers returns the statement that stores answers, at least one, whose keys are free.
 func InsertAnswers(d database.Dialect, answers []Answer) database.Statement {
-	n := len(answers)
-	callers, keys, orders := make([]string, n), make([]string, n), make([]string, n)
-	fingerprints, bodies := make([][]byte, n), make([][]byte, n)
-	statuses, times := make([]int64, n), make([]int64, n)
-	for i, a := range answers {
-		callers[i], keys[i], orders[i] = a.Key.Caller, a.Key.Name, a.OrderID
-		fingerprints[i], bodies[i] = a.Fingerprint, a.Body
-		statuses[i], times[i] = int64(a.Status), database.Micros(a.At)
-	}
-	rows, args := d.Rows(
-		database.Column{Type: "text", Values: callers}, database.Column{Type: "text", Values: keys},
-		database.Column{Type: "bytea", Values: fingerprints}, database.Column{Type: "text", Values: orders},
-		database.Column{Type: "bigint", Values: statuses}, database.Column{Type: "bytea", Values: bodies},
-		database.Column{Type: "bigint", Values: times},
-	)
+	rows, args := database.Rows(d, answers, func(a Answer) []any {
+		return []any{a.Key.Caller, a.Key.Name, a.Fingerprint, a.OrderID, a.Status, a.Body, database.Micros(a.At)}
+	})
 	return database.Statement{SQL: `INSERT INTO idempotency
 		(caller, key, fingerprint, order_id, status, response, created_at) ` + rows, Args: args}
 }
@@ -79,12 +67,9 @@ func Answers(ctx context.Context, q database.Querier, keys []Key) (found map[Key
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	args := make([]any, 0, len(keys)*2)
-	for _, k := range keys {
-		args = append(args, k.Caller, k.Name)
-	}
+	list, args := database.Rows(q.Dialect(), keys, func(k Key) []any { return []any{k.Caller, k.Name} })
 	rows, err := q.QueryContext(ctx, `SELECT caller, key, fingerprint, order_id, status, response, created_at
-		FROM idempotency WHERE (caller, key) IN (VALUES `+database.Values(len(keys), 2)+`)`, args...)
+		FROM idempotency WHERE (caller, key) IN (`+list+`)`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read stored answers: %w", err)
 	}

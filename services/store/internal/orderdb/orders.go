@@ -40,7 +40,7 @@ type storedItem struct {
 // Now is the database's clock.
 func Now(ctx context.Context, tx *database.Tx) (time.Time, error) {
 	var micros int64
-	if err := tx.QueryRowContext(ctx, "SELECT "+tx.Dialect.Now()).Scan(&micros); err != nil {
+	if err := tx.QueryRowContext(ctx, "SELECT "+tx.Dialect().Now()).Scan(&micros); err != nil {
 		return time.Time{}, fmt.Errorf("read clock: %w", err)
 	}
 	return database.Time(micros), nil
@@ -53,7 +53,7 @@ func Save(ctx context.Context, tx *database.Tx, orders []order.Order) error {
 	if len(orders) == 0 {
 		return nil
 	}
-	s, err := Insert(tx.Dialect, orders)
+	s, err := Insert(tx.Dialect(), orders)
 	if err != nil {
 		return err
 	}
@@ -76,39 +76,20 @@ func Save(ctx context.Context, tx *database.Tx, orders []order.Order) error {
 
 // Insert returns the statement that writes new orders, at least one.
 func Insert(d database.Dialect, orders []order.Order) (database.Statement, error) {
-	n := len(orders)
-	var text [8][]string // id, status, email, name, locale, currency, items, reference
-	for i := range text {
-		text[i] = make([]string, n)
-	}
-	var numbers [4][]int64 // version, total, placed, updated
-	for i := range numbers {
-		numbers[i] = make([]int64, n)
-	}
-	for i, o := range orders {
+	var failed error
+	rows, args := database.Rows(d, orders, func(o order.Order) []any {
 		items, err := encodeItems(o.Items)
-		if err != nil {
-			return database.Statement{}, err
+		failed = errors.Join(failed, err)
+		return []any{
+			o.ID, o.Version, string(o.Status), o.Customer.Email, o.Customer.Name, o.Customer.Locale, o.Currency, items,
+			o.Total.Minor, o.Reference, database.Micros(o.PlacedAt), database.Micros(o.UpdatedAt),
 		}
-		for column, v := range [...]string{
-			o.ID, string(o.Status), o.Customer.Email, o.Customer.Name, o.Customer.Locale, o.Currency, items, o.Reference,
-		} {
-			text[column][i] = v
-		}
-		for column, v := range [...]int64{o.Version, o.Total.Minor, database.Micros(o.PlacedAt), database.Micros(o.UpdatedAt)} {
-			numbers[column][i] = v
-		}
+	})
+	if failed != nil {
+		return database.Statement{}, failed
 	}
-	var columns []database.Column
-	for _, values := range text {
-		columns = append(columns, database.Column{Type: "text", Values: values})
-	}
-	for _, values := range numbers {
-		columns = append(columns, database.Column{Type: "bigint", Values: values})
-	}
-	rows, args := d.Rows(columns...)
-	return database.Statement{SQL: `INSERT INTO orders (id, status, customer_email, customer_name, locale, currency, items, reference,
-		version, total_minor, placed_at, updated_at) ` + rows, Args: args}, nil
+	return database.Statement{SQL: `INSERT INTO orders (id, version, status, customer_email, customer_name, locale, currency, items,
+		total_minor, reference, placed_at, updated_at) ` + rows, Args: args}, nil
 }
 
 // Lock reads the orders with these ids and holds their rows until the transaction ends. Rows
@@ -118,12 +99,8 @@ func Lock(ctx context.Context, tx *database.Tx, ids []string) (map[string]order.
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
-	}
-	rows, err := tx.QueryContext(ctx, `SELECT `+orderColumns+` FROM orders WHERE id IN `+
-		database.In(1, len(ids))+` ORDER BY id`+tx.Dialect.ForUpdate(), args...)
+	condition, arg := tx.Dialect().AnyOf(1, ids)
+	rows, err := tx.QueryContext(ctx, `SELECT `+orderColumns+` FROM orders WHERE id `+condition+` ORDER BY id`+tx.Dialect().ForUpdate(), arg)
 	if err != nil {
 		return nil, fmt.Errorf("lock orders: %w", err)
 	}
