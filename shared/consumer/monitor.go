@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
+	"github.com/pillarbox/pillarbox/shared/group"
 	"github.com/pillarbox/pillarbox/shared/logs"
 	"github.com/pillarbox/pillarbox/shared/wait"
 )
@@ -166,31 +167,22 @@ const groupBytes = 4 << 20
 func (c *Consumer) collect(more context.Context, messages <-chan *message.Message, turn chan struct{}) []*message.Message {
 	turn <- struct{}{}
 	defer func() { <-turn }()
-	var group []*message.Message
+	var first []*message.Message
 	select {
 	case m, ok := <-messages:
 		if !ok {
 			return nil
 		}
-		group = append(group, m)
+		first = append(first, m)
 	case <-more.Done():
 	}
-	bytes := 0
-	for _, m := range group {
-		bytes += len(m.Payload)
-	}
-	for len(group) < c.Batch && bytes < groupBytes && !c.lastCall.Load() {
-		select {
-		case m, ok := <-messages:
-			if !ok {
-				return group
-			}
-			group, bytes = append(group, m), bytes+len(m.Payload)
-		default:
-			return group
+	bytes, counted := 0, 0
+	return group.Take(first, messages, func(taken []*message.Message) bool {
+		for ; counted < len(taken); counted++ {
+			bytes += len(taken[counted].Payload)
 		}
-	}
-	return group
+		return len(taken) >= c.Batch || bytes >= groupBytes || c.lastCall.Load()
+	})
 }
 
 // receive decodes messages and handles them. What cannot be read becomes a dead letter first.

@@ -8,6 +8,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/mailer/internal/ledger"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
+	"github.com/pillarbox/pillarbox/shared/group"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
@@ -65,28 +66,15 @@ func (a *Accepter) Run(ctx context.Context) {
 // flush marks all that is queued now.
 func (a *Accepter) flush(ctx context.Context) {
 	for {
-		group := a.take()
-		if len(group) == 0 {
+		ids := group.Take(nil, a.queue, group.UpTo[string](acceptGroup))
+		if len(ids) == 0 {
 			return
 		}
-		if err := ledger.Accept(ctx, a.db, group); err != nil {
-			a.metrics.dropped.Add(float64(len(group)))
-			a.log.WarnContext(ctx, "published deliveries are left to the sweeper", logs.Error, err, logs.Count, len(group))
+		if err := ledger.Accept(ctx, a.db, ids); err != nil {
+			a.metrics.dropped.Add(float64(len(ids)))
+			a.log.WarnContext(ctx, "published deliveries are left to the sweeper", logs.Error, err, logs.Count, len(ids))
 			return
 		}
 		failpoint.Hit("mailer.accepted")
 	}
-}
-
-func (a *Accepter) take() []string {
-	var group []string
-	for len(group) < acceptGroup {
-		select {
-		case id := <-a.queue:
-			group = append(group, id)
-		default:
-			return group
-		}
-	}
-	return group
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/mailer/internal/ledger"
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
+	"github.com/pillarbox/pillarbox/shared/group"
 	"github.com/pillarbox/pillarbox/shared/logs"
 	"github.com/pillarbox/pillarbox/shared/wait"
 )
@@ -72,22 +73,9 @@ func (c *clerk) run(ctx, work context.Context) {
 			c.giveBack(context.WithoutCancel(ctx))
 			return
 		case first := <-c.papers:
-			c.deal(work, c.collect(first))
+			c.deal(work, group.Take([]*paper{first}, c.papers, group.UpTo[*paper](mostPapers)))
 		}
 	}
-}
-
-func (c *clerk) collect(first *paper) []*paper {
-	papers := []*paper{first}
-	for len(papers) < mostPapers {
-		select {
-		case p := <-c.papers:
-			papers = append(papers, p)
-		default:
-			return papers
-		}
-	}
-	return papers
 }
 
 // deal makes one transaction of papers. When it fails, results are tried again for as long as it takes: without

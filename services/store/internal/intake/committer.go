@@ -9,6 +9,7 @@ import (
 
 	"github.com/pillarbox/pillarbox/shared/database"
 	"github.com/pillarbox/pillarbox/shared/failpoint"
+	"github.com/pillarbox/pillarbox/shared/group"
 	"github.com/pillarbox/pillarbox/shared/logs"
 )
 
@@ -32,13 +33,13 @@ func (in *Intake) commitQueue(work context.Context) {
 				return
 			}
 		}
-		var group []*job
-		group, next = in.gather(next)
+		var jobs []*job
+		jobs, next = in.gather(next)
 		timer := time.AfterFunc(slow, pass)
 		if work.Err() != nil {
-			in.fail(group, ErrStopping)
+			in.fail(jobs, ErrStopping)
 		} else {
-			in.commit(work, group)
+			in.commit(work, jobs)
 		}
 		timer.Stop()
 		pass()
@@ -47,26 +48,23 @@ func (in *Intake) commitQueue(work context.Context) {
 
 // gather takes what waits behind first, without waiting for more. A request that it took from the
 // queue and that no longer fits is the next group's first.
-func (in *Intake) gather(first *request) (group []*job, next *request) {
-	bytes := 0
-	for r := first; r != nil; {
-		if len(group) > 0 && len(group)+len(r.jobs) > in.config.Group {
-			return group, r
+func (in *Intake) gather(first *request) (jobs []*job, next *request) {
+	size, counted, bytes := 0, 0, 0
+	requests := group.Take([]*request{first}, in.queue, func(taken []*request) bool {
+		for ; counted < len(taken); counted++ {
+			size, bytes = size+len(taken[counted].jobs), bytes+taken[counted].size
 		}
+		return in.config.Mode == ModeSingle || size >= in.config.Group || bytes >= in.config.GroupBytes
+	})
+	if last := len(requests) - 1; last > 0 && size > in.config.Group {
+		requests, next = requests[:last], requests[last]
+	}
+	for _, r := range requests {
 		if r.state.CompareAndSwap(waiting, taken) {
-			group = append(group, r.jobs...)
-			bytes += r.size
-		}
-		if in.config.Mode == ModeSingle || len(group) >= in.config.Group || bytes >= in.config.GroupBytes {
-			return group, nil
-		}
-		select {
-		case r = <-in.queue:
-		default:
-			return group, nil
+			jobs = append(jobs, r.jobs...)
 		}
 	}
-	return group, nil // the queue is closed
+	return jobs, next
 }
 
 // commit writes the group and answers each of its jobs.
