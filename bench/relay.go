@@ -97,15 +97,12 @@ func relayOf(e *env, rows int) func(context.Context) (figures, error) {
 				return status.Waiting == 0, err
 			})
 		}
-		end()
-		if err := errors.Join(err, <-ended); err != nil {
-			return nil, err
-		}
 		f = figures{"rate": float64(rows) / elapsed.Seconds()}
-		if rows >= 100_000 {
-			f["outbox_mb"], err = vacuumed(ctx, db)
+		if rows >= 100_000 && err == nil {
+			f["outbox_mb"], err = compacted(ctx, db)
 		}
-		return f, err
+		end()
+		return f, errors.Join(err, <-ended)
 	}
 }
 
@@ -127,9 +124,9 @@ func fill(ctx context.Context, db *database.DB, rows int) error {
 	return nil
 }
 
-// vacuumed waits for autovacuum and returns what the outbox takes on disk.
-func vacuumed(ctx context.Context, db *database.DB) (mb float64, err error) {
-	err = until(ctx, 3*time.Minute, func() (bool, error) {
+// compacted waits until the files of the outbox are given back and returns what it takes on disk.
+func compacted(ctx context.Context, db *database.DB) (mb float64, err error) {
+	err = until(ctx, time.Minute, func() (bool, error) {
 		var bytes int64
 		err := db.Read().QueryRowContext(ctx, `SELECT pg_total_relation_size('outbox')`).Scan(&bytes)
 		mb = float64(bytes) / (1 << 20)

@@ -32,13 +32,16 @@ type seen struct {
 // that another replica leads.
 func (l *leader) purge(ctx context.Context) error {
 	blocked, err := l.tryPurge(ctx)
+	if err == nil {
+		err = l.compact(ctx)
+	}
 	if errors.Is(err, lease.ErrLost) {
 		return err
 	}
 	if err != nil {
 		if ctx.Err() == nil {
 			l.r.metrics.errors.Inc()
-			l.log.WarnContext(ctx, "stream not purged, trying again", logs.Error, err)
+			l.log.WarnContext(ctx, "not purged, trying again", logs.Error, err)
 		}
 		return nil
 	}
