@@ -102,6 +102,10 @@ func effects(e *env, orders int, inOutbox bool, names ...string) func(context.Co
 				return nil, err
 			}
 		}
+		cost, err := e.spend(ctx)
+		if err != nil {
+			return nil, err
+		}
 		start := time.Now()
 		if inOutbox {
 			run(store)
@@ -115,7 +119,8 @@ func effects(e *env, orders int, inOutbox bool, names ...string) func(context.Co
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 		}
-		return figures{"rate": float64(orders) / time.Since(start).Seconds()}, nil
+		f = figures{"rate": float64(orders) / time.Since(start).Seconds()}
+		return f, cost(f, orders)
 	}
 }
 

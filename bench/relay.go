@@ -82,6 +82,10 @@ func relayOf(e *env, rows int) func(context.Context) (figures, error) {
 		if err != nil {
 			return nil, err
 		}
+		cost, err := e.spend(ctx)
+		if err != nil {
+			return nil, err
+		}
 		running, end := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		start := time.Now()
@@ -98,6 +102,7 @@ func relayOf(e *env, rows int) func(context.Context) (figures, error) {
 			})
 		}
 		f = figures{"rate": float64(rows) / elapsed.Seconds()}
+		err = errors.Join(err, cost(f, rows))
 		if rows >= 100_000 && err == nil {
 			f["outbox_mb"], err = compacted(ctx, db)
 		}
