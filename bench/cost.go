@@ -13,6 +13,7 @@ import (
 type cost struct {
 	busy float64 // CPU time of all cores in milliseconds; 0 where there is no /proc/stat
 	wal  float64 // KB that PostgreSQL logged
+	disk float64 // KB by which the databases grew
 }
 
 // spend starts counting. The function that it returns adds the cost of each of n items to f.
@@ -26,7 +27,8 @@ func (e *env) spend(ctx context.Context) (until func(f figures, n int) error, er
 		if err != nil {
 			return err
 		}
-		f["busy_ms"], f["wal_kb"] = (now.busy-before.busy)/float64(n), (now.wal-before.wal)/float64(n)
+		each := 1 / float64(n)
+		f["busy_ms"], f["wal_kb"], f["disk_kb"] = (now.busy-before.busy)*each, (now.wal-before.wal)*each, (now.disk-before.disk)*each
 		return nil
 	}, nil
 }
@@ -37,7 +39,9 @@ func (e *env) spent(ctx context.Context) (c cost, err error) {
 		return c, err
 	}
 	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8 / 1024`).Scan(&c.wal); err != nil {
+	err = conn.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8 / 1024,
+		(SELECT coalesce(sum(pg_database_size(oid)), 0)::float8 / 1024 FROM pg_database WHERE datname LIKE 'pillarbox_bench_%')`).Scan(&c.wal, &c.disk)
+	if err != nil {
 		return c, err
 	}
 	stat, err := os.ReadFile("/proc/stat")

@@ -54,11 +54,19 @@ func measureIntake(ctx context.Context, e *env) error {
 
 const warmUp = 300 // requests before the measured ones
 
-func twice(ctx context.Context, h http.Handler, n, orders int) (figures, error) {
+func (e *env) twice(ctx context.Context, h http.Handler, n, orders int) (figures, error) {
 	if _, err := post(ctx, h, n, warmUp); err != nil {
 		return nil, err
 	}
-	return post(ctx, h, n, orders)
+	cost, err := e.spend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := post(ctx, h, n, orders)
+	if err != nil {
+		return nil, err
+	}
+	return f, cost(f, orders)
 }
 
 func intakeOf(e *env, engine string, n, orders int) func(context.Context) (figures, error) {
@@ -80,7 +88,7 @@ func intakeOf(e *env, engine string, n, orders int) func(context.Context) (figur
 		running, stop := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(running) }()
-		f, err = twice(ctx, s.Handler(), n, orders)
+		f, err = e.twice(ctx, s.Handler(), n, orders)
 		stop()
 		if failed := <-ended; err == nil {
 			err = failed
@@ -177,7 +185,7 @@ func bareIntake(e *env, n, orders int, w way) func(context.Context) (figures, er
 		defer p.Close()
 		put, stop := w(p)
 		defer stop()
-		return twice(ctx, bare(put), n, orders)
+		return e.twice(ctx, bare(put), n, orders)
 	}
 }
 
@@ -271,7 +279,7 @@ func bareSQLite(e *env, n, orders int) func(context.Context) (figures, error) {
 			return nil, err
 		}
 		defer done()
-		return twice(ctx, bare(func(ctx context.Context, r row) error {
+		return e.twice(ctx, bare(func(ctx context.Context, r row) error {
 			return db.Tx(ctx, func(ctx context.Context, tx *database.Tx) error {
 				for _, s := range r.steps() {
 					if s.sql == insertKey { // SQLite writes an empty blob otherwise
