@@ -70,6 +70,8 @@ func TestRows(t *testing.T) {
 			{SQL: `CREATE TABLE many (a TEXT NOT NULL, b BIGINT NOT NULL, c ` + bytes + ` NOT NULL)`},
 		}))
 		require.NoError(t, db.Batch(t.Context(), []database.Statement{{SQL: `INSERT INTO many ` + text, Args: args}}))
+		text, args = database.Rows(db.Dialect(), [][]any{{"alone", 0, []byte(nil)}}, func(row []any) []any { return row })
+		require.NoError(t, db.Batch(t.Context(), []database.Statement{{SQL: `INSERT INTO many ` + text, Args: args}}))
 		condition, value := db.Dialect().AnyOf(2, []string{"x", "z", "nobody"})
 		var sum int64
 		require.NoError(t, db.Read().QueryRowContext(t.Context(),
