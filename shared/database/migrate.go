@@ -160,7 +160,7 @@ func migrateSQLite(ctx context.Context, url string, files fs.FS) (err error) {
 	if err != nil {
 		return err
 	}
-	pool, err := sqlitePool(path, false, 1)
+	pool, err := sqlitePool(path, sqliteMigrates, 1)
 	if err != nil {
 		return err
 	}

@@ -19,16 +19,25 @@ import (
 // program can make it wait.
 const busyMillis = "5000"
 
+// sqliteUse is what the connections of a pool are for.
+type sqliteUse int
+
+const (
+	sqliteMigrates sqliteUse = iota
+	sqliteWrites
+	sqliteReads
+)
+
 func openSQLite(address string, o Options) (*DB, error) {
 	path, err := createSQLite(address)
 	if err != nil {
 		return nil, err
 	}
-	write, err := sqlitePool(path, false, 1)
+	write, err := sqlitePool(path, sqliteWrites, 1)
 	if err != nil {
 		return nil, err
 	}
-	read, err := sqlitePool(path, true, o.MaxConns)
+	read, err := sqlitePool(path, sqliteReads, o.MaxConns)
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
@@ -76,8 +85,8 @@ func syncFolder(path string) error {
 	return nil
 }
 
-func sqlitePool(path string, readOnly bool, conns int) (*sql.DB, error) {
-	pool, err := sql.Open("sqlite", sqliteName(path, readOnly))
+func sqlitePool(path string, use sqliteUse, conns int) (*sql.DB, error) {
+	pool, err := sql.Open("sqlite", sqliteName(path, use))
 	if err != nil {
 		return nil, fmt.Errorf("open sqlite file: %w", err)
 	}
@@ -86,7 +95,7 @@ func sqlitePool(path string, readOnly bool, conns int) (*sql.DB, error) {
 	return pool, nil
 }
 
-func sqliteName(path string, readOnly bool) string {
+func sqliteName(path string, use sqliteUse) string {
 	set := url.Values{
 		"_busy_timeout": {busyMillis},
 		"_journal_mode": {"WAL"},
@@ -99,9 +108,14 @@ func sqliteName(path string, readOnly bool) string {
 		// The log is folded into the file every 4 MB and cut back to 64 MB after a peak.
 		"_pragma": {"wal_autocheckpoint(1000)", "journal_size_limit(67108864)"},
 	}
-	if readOnly {
+	switch use {
+	case sqliteReads:
 		set.Set("_query_only", "1")
 		set.Set("_txlock", "deferred")
+	case sqliteWrites:
+		// A statement with many rows notes the pages that it changes, to undo itself: in memory, not in a temporary
+		// file. Not while migrating, where that may be a whole table.
+		set.Add("_pragma", "temp_store(MEMORY)")
 	}
 	if path = filepath.ToSlash(path); !strings.HasPrefix(path, "/") { // a drive letter
 		path = "/" + path
