@@ -76,13 +76,9 @@ func statements(d database.Dialect, rows []Row) []database.Statement {
 		return []database.Statement{{SQL: `WITH appended AS (` + event + values + ` RETURNING seq, id, order_id, payload) ` +
 			outbox + `appended`, Args: args}}
 	}
-	ids := make([]string, len(rows))
-	for n, r := range rows {
-		ids[n] = r.Event.ID
-	}
-	condition, which := d.AnyOf(1, ids)
+	// One statement's rows have numbers one after another, and nobody else writes meanwhile.
 	return []database.Statement{
 		{SQL: event + values, Args: args},
-		{SQL: outbox + `events WHERE id ` + condition, Args: []any{which}},
+		{SQL: outbox + `events WHERE seq > (SELECT last_insert_rowid()) - $1`, Args: []any{len(rows)}},
 	}
 }
