@@ -112,6 +112,7 @@ func sqliteName(path string, use sqliteUse) string {
 	case sqliteReads:
 		set.Set("_query_only", "1")
 		set.Set("_txlock", "deferred")
+		set.Add("_pragma", "cache_size(-512)") // of each connection in KB; behind it is the system's cache
 	case sqliteWrites:
 		// A statement with many rows notes the pages that it changes, to undo itself: in memory, not in a temporary
 		// file. Not while migrating, where that may be a whole table.
