@@ -88,16 +88,16 @@ func bodyProblem(err error) *httpserver.Problem {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return tooLarge(large.Limit)
+		return tooLarge("the body", large.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &httpserver.Problem{Status: http.StatusRequestTimeout, Detail: "the body came too slowly"}
 	}
 	return &httpserver.Problem{Status: http.StatusBadRequest, Detail: "the body ends early"}
 }
 
-func tooLarge(limit int64) *httpserver.Problem {
+func tooLarge(what string, limit int64) *httpserver.Problem {
 	return &httpserver.Problem{
-		Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("it is larger than %d bytes", limit),
+		Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("%s is larger than %d bytes", what, limit),
 	}
 }
 

@@ -75,7 +75,7 @@ func lines(body []byte) (found []strictjson.Element) {
 // decodeEntry reads one order, or an object of an order and its idempotency key. An error is one of syntax.
 func decodeEntry(text []byte) (entry, error) {
 	if len(text) > MaxBody {
-		return entry{problem: tooLarge(MaxBody)}, nil
+		return entry{problem: tooLarge("the order", MaxBody)}, nil
 	}
 	v, err := strictjson.Parse(text)
 	if err != nil {

@@ -103,6 +103,9 @@ func unknown(name string, fields Fields) string {
 			return "is not a known field; names are case-sensitive: " + known
 		}
 	}
+	if len(fields) == 0 {
+		return "is not a known field; there are none here"
+	}
 	names := make([]string, 0, len(fields))
 	for known := range fields {
 		names = append(names, known)

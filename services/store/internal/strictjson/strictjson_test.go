@@ -121,6 +121,15 @@ func TestObjectNamesEveryWrongMember(t *testing.T) {
 	require.Equal(t, [3]string{"a"}, tags)
 }
 
+func TestObjectWithoutFields(t *testing.T) {
+	t.Parallel()
+	v, err := strictjson.Parse([]byte(`{"x":1}`))
+	require.NoError(t, err)
+	var d strictjson.Decoder
+	d.Object(v, "", strictjson.Fields{})
+	require.Equal(t, []strictjson.FieldError{{Pointer: "/x", Detail: "is not a known field; there are none here"}}, d.Errors)
+}
+
 // FuzzParse compares with encoding/json: what it takes is taken, except for what is strict on
 // purpose; what is taken means the same.
 func FuzzParse(f *testing.F) {
