@@ -15,7 +15,7 @@ N ?= 20
 SEED ?= 0
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the five programs into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./services/store ./services/mailer ./services/audit ./services/loyalty ./services/suite
