@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -17,6 +18,7 @@ import (
 	"github.com/pillarbox/pillarbox/services/suite/drill"
 	"github.com/pillarbox/pillarbox/services/suite/queue"
 	"github.com/pillarbox/pillarbox/services/suite/reconcile"
+	"github.com/pillarbox/pillarbox/services/suite/terminal"
 	"github.com/pillarbox/pillarbox/services/suite/unhandled"
 )
 
@@ -48,7 +50,16 @@ func main() {
 		},
 	}.Parse(&cli, os.Args[1:], kong.Vars{"services": strings.Join(all.Names(), ",")})
 	if err != nil {
-		boot.Exit("suite", err)
+		boot.Exit("suite", refused(os.Args[1:], err))
 	}
 	boot.Exit("suite", parsed.Run())
+}
+
+// refused is a mistake on the command line with the status of what could not be done: these commands end with 1 when
+// they found something.
+func refused(args []string, err error) error {
+	if len(args) > 0 && slices.Contains([]string{"doctor", "drill", "reconcile"}, args[0]) {
+		return terminal.Exit(2, err.Error())
+	}
+	return err
 }

@@ -190,6 +190,20 @@ func TestBadSettingsAreRefusedInOneLine(t *testing.T) {
 	}
 }
 
+// TestAMistakeIsNoFinding: commands that end with 1 when they found something end with 2 when they could not look.
+func TestAMistakeIsNoFinding(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"doctor", "--service=none"}, {"doctor", "--data=none"}, {"drill", "--rate=0"}, {"drill", "--bogus"},
+		{"reconcile", "--since=yesterday"}, {"reconcile", "--data=none"},
+	} {
+		r := run(t, "suite", nil, args...)
+		require.Equal(t, 2, r.status, "%v: %s", args, r.stderr)
+		require.Equal(t, 1, strings.Count(r.stderr, "\n"), "not one line: %q", r.stderr)
+	}
+	run(t, "suite", nil, "queue", "ls", "--bogus").refused(t)
+}
+
 func TestPasswordsStayOutOfMessages(t *testing.T) {
 	t.Parallel()
 	for _, env := range [][]string{
