@@ -143,7 +143,7 @@ const (
 	Dead     Standing = "dead"     // a person must act
 	InFlight Standing = "inflight" // its effect is being finished
 	Settled  Standing = "settled"  // a person dropped it, or let its order go on without it
-	Exempt   Standing = "exempt"   // from before this subscriber's beginning
+	Exempt   Standing = "exempt"   // from before this subscriber's beginning, or its fan-out went by a route without it
 	Unproven Standing = "unproven" // what would prove the effect is gone
 	Assumed  Standing = "assumed"  // the subscriber took it for done without having seen it
 

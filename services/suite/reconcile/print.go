@@ -17,7 +17,7 @@ var columns = []struct {
 }{
 	{reconcile.Done, "DONE"}, {reconcile.Assumed, "ASSUMED DONE"}, {reconcile.InFlight, "IN FLIGHT"}, {reconcile.Coming, "NOT YET DELIVERED"}, {reconcile.Waiting, "WAITING"},
 	{reconcile.Parked, "PARKED"}, {reconcile.Dead, "DEAD"}, {reconcile.Settled, "SETTLED BY A PERSON"}, {reconcile.Unhandled, "HELD AT THE STORE"},
-	{reconcile.Exempt, "BEFORE ITS TIME"}, {reconcile.Removed, "REMOVED BY RETENTION"}, {reconcile.Doubtful, "CANNOT BE TOLD"},
+	{reconcile.Exempt, "NOT MEANT FOR IT"}, {reconcile.Removed, "REMOVED BY RETENTION"}, {reconcile.Doubtful, "CANNOT BE TOLD"},
 }
 
 func (c *Command) print(r reconcile.Report) error {
