@@ -160,7 +160,7 @@ var table = [...]Rule{
 		"read the error: space, permissions, a read-only mount, a failing disk", false},
 	{FolderUnmarked, Error, Folder, "the folder is not the one that the database knows",
 		"P2 and P3: it is missing, not mounted, or another one; the mailer pauses",
-		"mount the folder; if it is to be a new one, write the marker that the message names into its file .pillarbox-pickup", false},
+		"mount the folder; if it is to be a new one, write the marker that the message names into its file .pillarbox-pickup and make its folder .staging as the mailer's user, mode 700; mails that were staged in the old one then count as published (suite reconcile: assumed)", false},
 	{OpenToAll, Error, Rights, "everybody on this host may change the data",
 		"P1 to P4: any program may replace databases and the broker's store",
 		"chmod o-w on the data folder and its files", false},

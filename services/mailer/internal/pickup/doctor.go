@@ -44,7 +44,7 @@ func Examine(c Config, e Examination, r *doctor.Report) {
 	case errors.Is(err, fs.ErrNotExist) && e.Marker == "":
 		r.Note(doctor.Folder, at, "holds no mails yet")
 	case errors.Is(err, fs.ErrNotExist):
-		r.Find(doctor.FolderUnmarked, at, "it has no folder %s", StagingName)
+		r.Find(doctor.FolderUnmarked, at, "it has no folder %s; the database knows a folder with the marker %s", StagingName, e.Marker)
 		return
 	case err != nil:
 		r.Miss(doctor.Folder, at, err)

@@ -67,6 +67,32 @@ func TestExamine(t *testing.T) {
 	}
 }
 
+// TestANewFolderAsTheFindingSays: its two steps make an empty folder the right one.
+func TestANewFolderAsTheFindingSays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	config := pickup.Config{Dir: dir, Mode: 0o640}
+	box := pickup.New(config, pickup.System{})
+	box.Use(marker)
+	problem := box.Check()
+	require.ErrorIs(t, problem, pickup.ErrUnmarked)
+	var r doctor.Report
+	e := pickup.Examination{Marker: marker, Try: true, FileSystem: onDisk}
+	pickup.Examine(config, e, &r)
+	require.Equal(t, []doctor.Code{doctor.FolderUnmarked}, r.Codes())
+	for _, text := range []string{problem.Error(), r.Findings[0].Problem + r.Findings[0].Fix} {
+		for _, part := range []string{marker, pickup.MarkerName, pickup.StagingName} {
+			require.Contains(t, text, part)
+		}
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, pickup.MarkerName), []byte(marker), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, pickup.StagingName), 0o700))
+	require.NoError(t, box.Prove())
+	r = doctor.Report{}
+	pickup.Examine(config, e, &r)
+	require.Empty(t, r.Codes())
+}
+
 func kind(magic int64) func(*pickup.Examination) {
 	return func(e *pickup.Examination) { e.FileSystem = func(string) (int64, error) { return magic, nil } }
 }

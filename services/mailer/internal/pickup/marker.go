@@ -51,7 +51,8 @@ func checkMarker(f Folder, marker string) error {
 	head, err := f.Head(MarkerName, maxMarker)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: it has no file %s; is it mounted? "+
-			"(to take this folder for the right one, write %s into that file)", ErrUnmarked, MarkerName, marker)
+			"(to take this folder for the right one, write %s into that file and make the folder %s beside it)",
+			ErrUnmarked, MarkerName, marker, StagingName)
 	}
 	if err != nil {
 		return fmt.Errorf("read marker: %w", err)
