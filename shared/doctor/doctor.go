@@ -109,7 +109,11 @@ func (r *Report) Note(check Check, where, format string, args ...any) {
 
 // Miss adds what could not be looked at, and why.
 func (r *Report) Miss(check Check, where string, err error) {
-	r.Unseen = r.remark(r.Unseen, check, where, strings.ReplaceAll(err.Error(), "\n", "; "))
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line) // drivers indent the addresses that they tried
+	}
+	r.Unseen = r.remark(r.Unseen, check, where, strings.Join(lines, "; "))
 }
 
 func (r *Report) remark(all []Remark, check Check, where, text string) []Remark {

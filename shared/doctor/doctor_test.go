@@ -54,7 +54,7 @@ func TestTheSameFromTwoServicesIsOneFinding(t *testing.T) {
 	for _, service := range []string{"store", "mailer", "mailer"} {
 		r.Of(service).Find(doctor.PGFsync, "PostgreSQL", "fsync is %s", "off")
 		r.Note(doctor.Clock, "PostgreSQL", "%d", 1)
-		r.Miss(doctor.Clock, "NATS", errors.New("away\nfor long"))
+		r.Miss(doctor.Clock, "NATS", errors.New("away\n\tfor long"))
 	}
 	r.Of("audit").Find(doctor.PGFsync, "another", "fsync is off")
 	require.Len(t, r.Findings, 2)

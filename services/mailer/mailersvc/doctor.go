@@ -25,10 +25,17 @@ func (c Config) Examine(ctx context.Context, db *database.DB, try bool, r *docto
 	}
 	marker, err := knownMarker(ctx, db)
 	if err != nil {
-		r.Miss(doctor.Folder, "folder "+c.Pickup, err)
+		c.Miss(err, r)
 		return
 	}
 	pickup.Examine(pickup.Config{Dir: c.Pickup, Mode: fs.FileMode(c.FileMode)}, pickup.Examination{Marker: marker, Try: try}, r)
+}
+
+// Miss adds to r that the pickup folder, if mails go to one, could not be looked at, since its database could not.
+func (c Config) Miss(err error, r *doctor.Report) {
+	if c = c.withDefaults(); c.Transport == toPickup {
+		r.Miss(doctor.Folder, "folder "+c.Pickup, err)
+	}
 }
 
 // knownMarker is the marker of the folder that mails may be in; "" before there are any.

@@ -118,7 +118,7 @@ func (c *Command) Run() error {
 		return terminal.Exit(2, "interrupted: "+err.Error())
 	}
 	if err := l.print(c.Out, c.JSON); err != nil {
-		return err
+		return terminal.Exit(2, err.Error())
 	}
 	switch findings, unseen := len(l.Findings), len(l.Unseen); {
 	case findings > 0:

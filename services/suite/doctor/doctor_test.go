@@ -217,6 +217,9 @@ func TestWhatCannotBeCheckedIsStatus2(t *testing.T) {
 	require.Empty(t, a.codes)
 	require.Positive(t, a.kinds["unseen"])
 	require.NotContains(t, a.text, "hunter2", "passwords stay out of the report")
+	a = ask(t, "--database-url", "postgres://127.0.0.1:1/none", "--nats-url", "nats://127.0.0.1:1", "--service", "mailer")
+	require.Equal(t, 2, a.status)
+	require.Regexp(t, `(?m)^pickup and staging +could not be checked$`, a.text)
 }
 
 // TestSlowHandlers asks a service that says so.

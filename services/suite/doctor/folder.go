@@ -53,12 +53,15 @@ func (c *Command) examineFile(ctx context.Context, e all.Entry, owned bool, l *l
 		r.Note(doctor.Schema, "SQLite, "+e.Name+".db", "does not exist yet; the suite makes it")
 		return
 	}
+	mailer, isMailer := e.Settings.(mailersvc.Config)
 	if err := database.ExamineFile(ctx, path, owned, e.Migrations, r); err != nil {
 		r.Miss(doctor.SQLite, "SQLite, "+e.Name+".db", err)
+		if isMailer {
+			mailer.Miss(err, r)
+		}
 		return
 	}
-	mailer, ok := e.Settings.(mailersvc.Config)
-	if !ok {
+	if !isMailer {
 		return
 	}
 	db, err := database.OpenToLook(path, owned)

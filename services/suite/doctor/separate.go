@@ -9,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/pillarbox/pillarbox/services/internal/boot"
+	"github.com/pillarbox/pillarbox/services/mailer/mailersvc"
 	"github.com/pillarbox/pillarbox/services/suite/all"
 	"github.com/pillarbox/pillarbox/shared/broker"
 	"github.com/pillarbox/pillarbox/shared/database"
@@ -60,6 +61,9 @@ func (c *Command) examineService(ctx context.Context, e all.Entry, connection bo
 	if err != nil {
 		for _, check := range []doctor.Check{doctor.Postgres, doctor.Rights, doctor.Clock, doctor.Schema} {
 			r.Miss(check, "PostgreSQL", err)
+		}
+		if mailer, ok := e.Settings.(mailersvc.Config); ok {
+			mailer.Miss(err, r)
 		}
 	} else {
 		defer func() { _ = db.Close() }() // nothing was written
