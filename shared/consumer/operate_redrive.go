@@ -86,15 +86,15 @@ func (o *Operator) StartRedrive(ctx context.Context, a Actor, f LetterFilter, ra
 		}
 		return r, nil
 	}
-	if !slices.ContainsFunc(items, func(i RedriveItem) bool { return i.State == itemPending }) {
-		why := "no dead letter matches"
-		if len(items) > 0 {
-			why = items[0].Letter + ": " + items[0].Note
-		}
-		return Redrive{}, fmt.Errorf("%w: nothing can be redriven: %s", ErrRefused, why)
-	}
 	id := "redrive-" + strings.ToLower(rand.Text()[:10])
 	err = o.act(ctx, a, "redrive", id, func(ctx context.Context, tx *database.Tx) (string, error) {
+		if !slices.ContainsFunc(items, func(i RedriveItem) bool { return i.State == itemPending }) {
+			why := "no dead letter matches"
+			if len(items) > 0 {
+				why = items[0].Letter + ": " + items[0].Note
+			}
+			return "", fmt.Errorf("%w: nothing can be redriven: %s", ErrRefused, why)
+		}
 		if err := o.insertRedrive(ctx, tx, a, id, rate, items); err != nil {
 			return "", err
 		}

@@ -1,6 +1,7 @@
 package unhandled
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,27 +43,29 @@ func (c *deadRedrive) Run(group *Dead) error {
 		}
 		var started []consumer.Redrive
 		var clients []*operate.Client
+		var failed []error // one service that refuses stops no other
 		for _, k := range w.clients {
 			// Which services have such letters is looked up first: none of them is no error while another has.
 			dry, err := k.StartRedrive(ctx, operate.Start{LetterFilter: f, Rate: c.Rate, DryRun: true, Why: c.Reason})
 			if err == nil && dry.Total > 0 && !c.DryRun {
 				dry, err = k.StartRedrive(ctx, operate.Start{LetterFilter: f, Rate: c.Rate, Why: c.Reason})
 			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", k.Service, err)
-			}
-			if dry.Total > 0 {
+			switch {
+			case err != nil:
+				failed = append(failed, fmt.Errorf("%s: %w", k.Service, err))
+			case dry.Total > 0:
 				started, clients = append(started, dry), append(clients, k)
 			}
 		}
+		failure := errors.Join(failed...)
 		if len(started) == 0 {
-			return errors.New("no dead letter matches")
+			return cmp.Or(failure, errors.New("no dead letter matches"))
 		}
 		if !c.Watch || c.DryRun {
 			w.later()
-			return w.redrives(started, c.DryRun)
+			return errors.Join(w.redrives(started, c.DryRun), failure)
 		}
-		return w.watch(ctx, clients, started)
+		return errors.Join(w.watch(ctx, clients, started), failure)
 	})
 }
 

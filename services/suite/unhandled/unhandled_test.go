@@ -325,6 +325,23 @@ func TestARedriveIsCancelled(t *testing.T) {
 	require.Contains(t, ok("dead", "status", id), "too early")
 }
 
+// TestAServiceThatRefusesStopsNoOther: noise on the topic is a dead letter everywhere, and can be redriven nowhere.
+func TestAServiceThatRefusesStopsNoOther(t *testing.T) {
+	t.Parallel()
+	p := &place{t: t, dir: filepath.Join(t.TempDir(), "data")}
+	p.start()
+	p.seed()
+	p.exec("audit", `DELETE FROM dead_letters`)
+	p.exec("audit", `INSERT INTO dead_letters (id, headers, body, reason) VALUES ('message-9-ab', '{}', $1, 'not an event')`, []byte("noise"))
+	out, _, err := p.do(nil, "dead", "redrive", "--all", "--rate", "100", "--watch", "--json", "--data", p.dir)
+	require.ErrorContains(t, err, "audit: refused: nothing can be redriven: message-9-ab")
+	started := objects(t, out)
+	require.Len(t, started, 1)
+	require.Equal(t, "loyalty done", fmt.Sprint(started[0]["service"], " ", started[0]["state"]))
+	ok, _ := p.command([]string{"--data", p.dir})
+	require.Contains(t, ok("dead", "actions", "--service", "audit"), "nothing can be redriven")
+}
+
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	p := &place{t: t, dir: filepath.Join(t.TempDir(), "data")}
