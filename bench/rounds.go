@@ -102,12 +102,18 @@ func (r *rounds) values(name, kind string) (v []float64) {
 // ratio is the median over the rounds of a's figure to b's.
 func (r *rounds) ratio(a, b, kind string) float64 {
 	of, to := r.values(a, kind), r.values(b, kind)
-	if len(of) == 0 || len(to) == 0 {
-		return math.NaN() // left out by the setting CASE
-	}
 	var ratios []float64
-	for i := range of {
+	for i := range min(len(of), len(to)) {
 		ratios = append(ratios, of[i]/to[i])
+	}
+	return median(ratios)
+}
+
+// within is the median over the rounds of one figure of a case to another.
+func (r *rounds) within(name, of, to string) float64 {
+	var ratios []float64
+	for _, f := range r.of[name] {
+		ratios = append(ratios, f[of]/f[to])
 	}
 	return median(ratios)
 }
@@ -116,10 +122,10 @@ func (r *rounds) median(name, kind string) float64 { return median(r.values(name
 
 func median(v []float64) float64 { return quantile(v, 0.5) }
 
-// quantile is by nearest rank.
+// quantile is by nearest rank, of a case that the setting CASE left out NaN.
 func quantile(v []float64, q float64) float64 {
 	if len(v) == 0 {
-		return 0
+		return math.NaN()
 	}
 	v = slices.Clone(v)
 	slices.Sort(v)

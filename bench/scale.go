@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -139,24 +137,5 @@ func measureHeadline(ctx context.Context, e *env) error {
 	}
 	e.atMost("T5", "ten-processors-to-files-only", r.median("1,000 mails of 512 KB", "ten_to_files"), 4)
 	e.atMost("T5", "rss-of-200MB", r.median("1,000 mails of 512 KB", "rss_mb")/200, 1)
-	return nil
-}
-
-// measureFootprint starts the suite and looks at it from outside.
-func measureFootprint(ctx context.Context, e *env) error {
-	r, err := measure(ctx, e, []benchCase{{"suite", func(ctx context.Context) (figures, error) { return footprint(ctx, e) }}})
-	if err != nil {
-		return err
-	}
-	e.atMost("T7", "suite-ready-of-1s", r.median("suite", "ready_ms")/1000, 1)
-	e.atMost("T7", "suite-idle-rss-of-60MB", r.median("suite", "idle_mb")/60, 1)
-	e.atMost("T7", "suite-loaded-rss-of-150MB", r.median("suite", "loaded_mb")/150, 1)
-	for _, service := range []string{"store", "mailer", "audit", "loyalty"} {
-		info, err := os.Stat(filepath.Join(filepath.Dir(e.Suite), service))
-		if err != nil {
-			return fmt.Errorf("%w: \"make build\" makes it", err)
-		}
-		e.atMost("T7", service+"-binary-of-30MB", float64(info.Size())/(30<<20), 1)
-	}
 	return nil
 }
