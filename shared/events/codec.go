@@ -69,14 +69,38 @@ func (e Event) Encode() ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
-// Decode reads one CloudEvents 1.0 JSON event. Its errors wrap ErrInvalid.
+// Decode reads one CloudEvents 1.0 JSON event, which may share data and must not be changed any more. Its errors wrap ErrInvalid.
 func Decode(data []byte) (Event, error) {
+	if len(data) > longString {
+		if l := lift(data); len(l.long) > 0 {
+			if e, ok := l.mailRequest(data); ok {
+				return e, nil
+			}
+		}
+	}
+	return decode(data)
+}
+
+// decode decodes any event.
+func decode(data []byte) (Event, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return Event{}, invalid("empty message")
 	}
 	if !utf8.Valid(data) {
 		return Event{}, invalid("not UTF-8")
 	}
+	e, err := open(data)
+	if err != nil {
+		return Event{}, err
+	}
+	if e.parsed, err = e.parse(); err != nil {
+		return Event{}, err
+	}
+	return e, nil
+}
+
+// open reads the envelope and leaves the body as it is.
+func open(data []byte) (Event, error) {
 	var env envelope
 	if err := json.Unmarshal(data, &env); err != nil {
 		return Event{}, invalid("not a JSON event: %v", err)
@@ -95,13 +119,7 @@ func Decode(data []byte) (Event, error) {
 		ID: env.ID, Source: env.Source, Type: env.Type, Time: at.UTC(), Subject: env.Subject, Version: env.OrderVersion,
 		CorrelationID: env.CorrelationID, Traceparent: env.Traceparent, Data: env.Data,
 	}
-	if err := e.check(); err != nil {
-		return Event{}, err
-	}
-	if e.parsed, err = e.parse(); err != nil {
-		return Event{}, err
-	}
-	return e, nil
+	return e, e.check()
 }
 
 // parse reads the body by its type.

@@ -93,6 +93,17 @@ func (e Event) MailRequest() (MailRequest, error) {
 }
 
 func (m MailRequest) check() error {
+	if err := m.sound(); err != nil {
+		return err
+	}
+	if strings.ContainsFunc(m.Text, forbidden) || strings.ContainsFunc(m.HTML, forbidden) {
+		return invalid("data.text or data.html has control characters")
+	}
+	return nil
+}
+
+// sound is check without a look at the characters of the bodies.
+func (m MailRequest) sound() error {
 	if err := m.Sender.check("sender"); err != nil {
 		return err
 	}
@@ -123,8 +134,6 @@ func (m MailRequest) check() error {
 		return invalid("data.text and data.html are both missing")
 	case len(m.Text)+len(m.HTML) > MaxMailBody:
 		return invalid("data.text and data.html have more than %d bytes", MaxMailBody)
-	case strings.ContainsFunc(m.Text, forbidden), strings.ContainsFunc(m.HTML, forbidden):
-		return invalid("data.text or data.html has control characters")
 	}
 	return nil
 }

@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/pillarbox/pillarbox/services/mailer/internal/letter"
@@ -20,8 +22,8 @@ type Draft struct {
 	staging *pickup.Staging         // nil: the mail is only rendered
 	give    context.CancelCauseFunc // gives up the group
 
-	letter letter.Letter
-	name   string // in the staging folder
+	letter letter.Letter // without its Data
+	name   string        // in the staging folder
 }
 
 // Key is the order, for strategies that spread by key.
@@ -36,8 +38,12 @@ var errGivenUp = errors.New("another mail of the group failed")
 
 // Drafting returns the handler that renders a mail and, for the pickup folder, writes it into the staging folder.
 func Drafting(r *letter.Renderer) dispatch.Handler[*Draft] {
+	buffers := sync.Pool{New: func() any { return new(bytes.Buffer) }}
 	return func(_ context.Context, d *Draft) error {
-		err := d.write(r)
+		buffer := buffers.Get().(*bytes.Buffer)
+		defer buffers.Put(buffer)
+		buffer.Reset()
+		err := d.write(r, buffer)
 		if err != nil {
 			d.give(errGivenUp)
 		}
@@ -45,14 +51,16 @@ func Drafting(r *letter.Renderer) dispatch.Handler[*Draft] {
 	}
 }
 
-func (d *Draft) write(r *letter.Renderer) (err error) {
-	if d.letter, err = r.Render(d.event.Event); err != nil {
+func (d *Draft) write(r *letter.Renderer, buffer *bytes.Buffer) (err error) {
+	if d.letter, err = r.RenderTo(buffer, d.event.Event); err != nil {
 		return consumer.AsPermanent(err)
 	}
+	data := d.letter.Data
+	d.letter.Data = nil
 	if d.staging == nil {
 		return nil
 	}
-	if d.name, err = d.staging.Write(pickup.Mail{Delivery: d.letter.Delivery, Data: d.letter.Data}); err != nil {
+	if d.name, err = d.staging.Write(pickup.Mail{Delivery: d.letter.Delivery, Data: data}); err != nil {
 		return consumer.AsOutage(err)
 	}
 	return nil

@@ -9,6 +9,7 @@
 package letter
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/mail"
@@ -81,19 +82,22 @@ func CheckDomain(domain string) error {
 }
 
 // Render makes the mail of one event. Its errors wrap ErrUnsendable.
-func (r *Renderer) Render(e events.Event) (Letter, error) {
+func (r *Renderer) Render(e events.Event) (Letter, error) { return r.RenderTo(new(bytes.Buffer), e) }
+
+// RenderTo is Render with the letter's Data in out, which must be empty.
+func (r *Renderer) RenderTo(out *bytes.Buffer, e events.Event) (Letter, error) {
 	compose := r.ofOrder
 	if e.Type == events.TypeMailRequested {
 		compose = r.ofRequest
 	}
-	l, err := compose(e)
+	l, err := compose(out, e)
 	if err != nil {
 		return Letter{}, fmt.Errorf("%w: %w", ErrUnsendable, err)
 	}
 	return l, nil
 }
 
-func (r *Renderer) ofOrder(e events.Event) (Letter, error) {
+func (r *Renderer) ofOrder(out *bytes.Buffer, e events.Event) (Letter, error) {
 	order, err := e.Order()
 	if err != nil {
 		return Letter{}, err
@@ -110,14 +114,14 @@ func (r *Renderer) ofOrder(e events.Event) (Letter, error) {
 	if err != nil {
 		return Letter{}, err
 	}
-	return r.write(e, content{template: template, from: r.from, to: []*mail.Address{to}, envelope: []string{order.Customer.Email}, parts: p})
+	return r.write(out, e, content{template: template, from: r.from, to: []*mail.Address{to}, envelope: []string{order.Customer.Email}, parts: p})
 }
 
 // RequestTemplate stands for the template of mails that bring their own text.
 const RequestTemplate = "requested"
 
 // ofRequest writes what was asked for as it is: subject and bodies are the sender's own.
-func (r *Renderer) ofRequest(e events.Event) (Letter, error) {
+func (r *Renderer) ofRequest(out *bytes.Buffer, e events.Event) (Letter, error) {
 	m, err := e.MailRequest()
 	if err != nil {
 		return Letter{}, err
@@ -127,7 +131,7 @@ func (r *Renderer) ofRequest(e events.Event) (Letter, error) {
 		c.to, c.envelope = append(c.to, mailbox(to)), append(c.envelope, to.Email)
 	}
 	c.parts = parts{Subject: headerText(clean(m.Subject)), Text: m.Text, HTML: m.HTML}
-	return r.write(e, c)
+	return r.write(out, e, c)
 }
 
 func mailbox(m events.Mailbox) *mail.Address {
@@ -143,16 +147,18 @@ type content struct {
 	parts    parts
 }
 
-func (r *Renderer) write(e events.Event, c content) (Letter, error) {
+func (r *Renderer) write(out *bytes.Buffer, e events.Event, c content) (Letter, error) {
 	l := Letter{
 		EventID: e.ID, OrderID: e.Subject, Version: e.Version,
 		Sender: c.from.Address, Recipients: c.envelope, Template: c.template,
 	}
 	l.Delivery = deliveryID(e, l.Recipients[0], c.template)
 	l.MessageID = l.Delivery + "@" + r.domain
-	var err error
-	l.Data, err = message(e, l, c)
-	return l, err
+	if err := message(out, e, l, c); err != nil {
+		return Letter{}, err
+	}
+	l.Data = out.Bytes()
+	return l, nil
 }
 
 // templateOf returns the name of the template for an event type.
