@@ -82,7 +82,7 @@ func isOurs(dir string) error {
 }
 
 func attachOnce(ctx context.Context, dir string, log *slog.Logger) (_ *Attached, err error) {
-	release, err := lockFolder(dir)
+	folder, err := lockFolder(dir)
 	if errors.Is(err, ErrInUse) {
 		return attachRunning(ctx, dir, log)
 	}
@@ -90,7 +90,7 @@ func attachOnce(ctx context.Context, dir string, log *slog.Logger) (_ *Attached,
 		return nil, err
 	}
 	a := &Attached{Alone: true}
-	a.opened.add(release)
+	a.opened.add(folder.release)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.opened.close())

@@ -117,3 +117,20 @@ func TestAttachRefusesOtherFolders(t *testing.T) {
 	require.True(t, a.Alone)
 	require.NoError(t, a.Close())
 }
+
+// TestASuiteEndsWhenItsFolderIsGone: it would go on to accept orders into files that nobody finds. Moved, not removed,
+// since the broker may write while files are removed one by one.
+func TestASuiteEndsWhenItsFolderIsGone(t *testing.T) {
+	t.Parallel()
+	config := inprocess.Config{Data: filepath.Join(t.TempDir(), "data"), HTTP: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	first, err := inprocess.Start(t.Context(), config, logs.Discard())
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(config.Data, config.Data+".old"))
+	ctx, cancel := context.WithCancel(t.Context())
+	second, err := inprocess.Start(ctx, config, logs.Discard())
+	require.NoError(t, err)
+	require.ErrorIs(t, first.Wait(), inprocess.ErrGone)
+	require.FileExists(t, filepath.Join(config.Data, "run.json"), "it is the second one's")
+	cancel()
+	require.NoError(t, second.Wait())
+}

@@ -114,11 +114,11 @@ func assemble(ctx context.Context, c Config, log *slog.Logger, checks *admin.Che
 	if err := os.MkdirAll(c.Data, 0o755); err != nil {
 		return nil, nil, fmt.Errorf("data folder: %w", err)
 	}
-	release, err := lockFolder(c.Data)
+	folder, err := lockFolder(c.Data)
 	if err != nil {
 		return nil, nil, err
 	}
-	opened.add(release)
+	opened.add(folder.release)
 
 	registry := admin.NewRegistry()
 	adminPort, err := httpserver.Listen(httpserver.Config{Addr: c.Admin}, admin.Handler(checks, registry), log)
@@ -158,9 +158,14 @@ func assemble(ctx context.Context, c Config, log *slog.Logger, checks *admin.Che
 	if err := run.write(c.Data); err != nil {
 		return nil, nil, err
 	}
-	opened.add(func() error { return removeRunFile(c.Data) })
+	opened.add(func() error {
+		if !folder.held() { // it would be another suite's
+			return nil
+		}
+		return removeRunFile(c.Data)
+	})
 
-	stages := []boot.Stage{{Name: "api port", Run: api.Run}}
+	stages := []boot.Stage{{Name: "data folder", Run: folder.watch}, {Name: "api port", Run: api.Run}}
 	if !c.Strict {
 		stages = append(stages, boot.Warn(subjects, boot.Look{Syncs: true}, log, examineFolder))
 	}

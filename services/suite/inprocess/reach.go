@@ -37,9 +37,9 @@ func Reach(ctx context.Context, dir string) (*Reached, error) {
 		return nil, err
 	}
 	for {
-		release, err := lockFolder(dir)
+		folder, err := lockFolder(dir)
 		if err == nil {
-			return &Reached{release: release}, nil
+			return &Reached{release: folder.release}, nil
 		}
 		if !errors.Is(err, ErrInUse) {
 			return nil, err
