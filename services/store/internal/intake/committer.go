@@ -16,34 +16,41 @@ import (
 // attempts at a request alone in its transaction that meets a conflict.
 const attempts = 3
 
-// slow is how long a committer keeps the others from taking a group. Groups one after another are larger than
+// slow is how long a transaction keeps the next one from beginning. Groups one after another are larger than
 // groups side by side, and a disk's fsyncs come one after another in any case: with 8 clients two
 // committers reach half of what one does. But one that waits for a lock must not hold up everybody.
 const slow = 20 * time.Millisecond
 
-// commitQueue takes groups until the queue is closed and empty. After work has ended it only refuses.
-func (in *Intake) commitQueue(work context.Context) {
+// commitQueue commits groups until the queue is closed and empty.
+func (in *Intake) commitQueue() {
 	var next *request
 	for {
-		in.turn <- struct{}{}
-		pass := sync.OnceFunc(func() { <-in.turn })
 		if next == nil {
 			if next = <-in.queue; next == nil {
-				pass()
 				return
 			}
 		}
+		in.slots <- struct{}{}
+		work := <-in.turn
 		var jobs []*job
 		jobs, next = in.gather(next)
-		timer := time.AfterFunc(slow, pass)
-		if work.Err() != nil {
-			in.fail(jobs, ErrStopping)
-		} else {
-			in.commit(work, jobs)
-		}
-		timer.Stop()
-		pass()
+		in.commitInTurn(work, jobs)
+		<-in.slots
 	}
+}
+
+// commitInTurn commits the jobs and passes the turn on, at the end or when it takes long. After work has ended
+// it only refuses.
+func (in *Intake) commitInTurn(work context.Context, jobs []*job) {
+	pass := sync.OnceFunc(func() { in.turn <- work })
+	defer pass()
+	timer := time.AfterFunc(slow, pass)
+	defer timer.Stop()
+	if work.Err() != nil {
+		in.fail(jobs, ErrStopping)
+		return
+	}
+	in.commit(work, jobs)
 }
 
 // gather takes what waits behind first, without waiting for more. A request that it took from the

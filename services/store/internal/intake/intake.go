@@ -14,9 +14,9 @@
 // A crash before a commit leaves nothing of the group; a crash between the commit and the
 // answers leaves all of it, and a client that repeats its key gets the first answer.
 //
-//	Do ──► queue (bounded) ──► committer: up to N, one transaction ──► answers
-//	                              │ deadlock, lock time-out, refused data
-//	                              └──► each request again in a transaction of its own
+//	Place ──► queue (bounded) ──► committer: up to N ──► one transaction ──► answers
+//	   └───── nothing waits and nobody commits ─────────────┘   │ deadlock, lock time-out, refused data
+//	                                                            └──► each request again in a transaction of its own
 //
 // Accept (ModeAsync) is the exception to the first promise: it answers before it stores. What
 // it took is kept in memory until FlushCount orders wait or FlushEvery has passed, and at
@@ -110,10 +110,11 @@ type Intake struct {
 	metrics *metrics
 	clock   clock
 	queue   chan *request
-	turn    chan struct{} // capacity 1: held by the committer that takes a group
+	slots   chan struct{}        // one for each transaction that runs
+	turn    chan context.Context // capacity 1: the context of all transactions; who begins one holds it
+	working sync.WaitGroup       // committers, and requests that commit by themselves
 	shelf   *shelf
-	// guards stopped and the closing of queue against senders
-	mu      sync.RWMutex
+	mu      sync.RWMutex // guards stopped, and the closing of queue and the end of working against those who come
 	stopped bool
 }
 
@@ -128,7 +129,10 @@ func New(c Config, d Deps) (*Intake, error) {
 	default:
 		return nil, fmt.Errorf("intake: unknown mode %q", c.Mode)
 	}
-	in := &Intake{config: c, deps: d, clock: clock{db: d.DB}, queue: make(chan *request, c.Queue), turn: make(chan struct{}, 1), shelf: newShelf(c.FlushCount)}
+	in := &Intake{
+		config: c, deps: d, clock: clock{db: d.DB}, queue: make(chan *request, c.Queue),
+		slots: make(chan struct{}, c.Committers), turn: make(chan context.Context, 1), shelf: newShelf(c.FlushCount),
+	}
 	var err error
 	in.metrics, err = newMetrics(d.Registry, func() float64 { return float64(len(in.queue)) }, in.shelf.size)
 	if err != nil {
@@ -145,20 +149,20 @@ func (in *Intake) Full() bool { return len(in.queue) == cap(in.queue) || in.shel
 func (in *Intake) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	var committers sync.WaitGroup
 	for range in.config.Committers {
-		committers.Go(func() { in.commitQueue(work) })
+		in.working.Go(in.commitQueue)
 	}
 	if in.config.Mode == ModeAsync {
 		in.shelf.open()
-		committers.Go(func() { in.flushShelf(work) })
+		in.working.Go(func() { in.flushShelf(work) })
 	}
+	in.turn <- work
 	<-ctx.Done()
 	deadline := time.AfterFunc(in.config.Drain, cancel)
 	defer deadline.Stop()
 	in.shelf.close()
 	in.stop()
-	committers.Wait()
+	in.working.Wait()
 	return nil
 }
 
@@ -183,8 +187,11 @@ func (in *Intake) submit(ctx context.Context, j *job, size int) (result, error) 
 	return j.result, j.result.err
 }
 
-// do hands the request to a committer and waits until each of its jobs has a result. An error means that none has.
+// do sees to it that each job of the request has a result. An error means that none has.
 func (in *Intake) do(ctx context.Context, r *request) error {
+	if in.alone(r) {
+		return nil
+	}
 	if err := in.enqueue(r); err != nil {
 		in.metrics.refuse(err, len(r.jobs))
 		return err
@@ -202,6 +209,38 @@ func (in *Intake) do(ctx context.Context, r *request) error {
 		<-r.done
 	}
 	return nil
+}
+
+// alone commits the request here and now if nothing waits and nobody commits.
+func (in *Intake) alone(r *request) bool {
+	if len(in.turn) == 0 || !in.join() {
+		return false
+	}
+	defer in.working.Done()
+	select {
+	case in.slots <- struct{}{}:
+		defer func() { <-in.slots }()
+	default:
+		return false
+	}
+	select {
+	case work := <-in.turn:
+		in.commitInTurn(work, r.jobs)
+		return true
+	default:
+		return false
+	}
+}
+
+// join makes the stop wait for a request that may commit by itself, unless the stop has begun or others wait.
+func (in *Intake) join() bool {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	if in.stopped || len(in.queue) > 0 {
+		return false
+	}
+	in.working.Add(1)
+	return true
 }
 
 func (in *Intake) enqueue(r *request) error {

@@ -93,29 +93,7 @@ func TestLockedOrderDelaysOnlyItsOwn(t *testing.T) {
 	first.start()
 	held, free := first.mustPlace(), first.mustPlace()
 
-	locked, release := make(chan struct{}), make(chan struct{})
-	holder := make(chan error, 1)
-	go func() {
-		holder <- db.Tx(context.Background(), func(ctx context.Context, tx *database.Tx) error {
-			// A session that waits in a statement is not idle, so that no time-out ends it.
-			var one int
-			if err := tx.QueryRowContext(ctx, "SELECT 1 FROM orders WHERE id = $1 FOR UPDATE", held).Scan(&one); err != nil {
-				return err
-			}
-			close(locked)
-			for {
-				select {
-				case <-release:
-					return errors.New("enough")
-				case <-time.After(100 * time.Millisecond):
-					if err := tx.QueryRowContext(ctx, "SELECT 1").Scan(&one); err != nil {
-						return err
-					}
-				}
-			}
-		})
-	}()
-	<-locked
+	release := lock(t, db, held)
 	d := newDesk(t, db, intake.Config{Committers: 1})
 	var clients sync.WaitGroup
 	change := func(id string, want error) {
@@ -132,9 +110,100 @@ func TestLockedOrderDelaysOnlyItsOwn(t *testing.T) {
 	d.queued(3)
 	d.start()
 	clients.Wait()
-	close(release)
-	require.ErrorContains(t, <-holder, "enough")
+	release()
 	_, err := d.Revise(t.Context(), held, nil, rename(t, "x"), intake.Trace{}, 1)
 	require.NoError(t, err)
 	require.Equal(t, upTo(2), history(t, db, held))
+}
+
+// A request alone that waits for a lock lets others begin after a moment; as many as there may be transactions at
+// once, and a stop waits for all of them.
+func TestLockedOrderHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	db, _ := databasetest.Postgres(t, "store")
+	d := newDesk(t, db, intake.Config{Committers: 2})
+	d.start()
+	held := d.mustPlace()
+	release := lock(t, db, held)
+	revise := func() <-chan error {
+		revised := make(chan error, 1)
+		go func() {
+			_, err := d.Revise(context.Background(), held, nil, rename(t, "x"), intake.Trace{}, 1)
+			revised <- err
+		}()
+		require.Eventually(t, func() bool { return waiting(t, db) > 0 }, deadline, time.Millisecond)
+		return revised
+	}
+	revised := revise()
+	for try := 1; ; try++ {
+		for range 3 {
+			d.mustPlace()
+		}
+		if len(revised) == 0 {
+			break // all three got past it
+		}
+		require.ErrorIs(t, <-revised, intake.ErrBusy) // it waits for some seconds; this machine may be slower
+		require.Less(t, try, 5, "held up each time")
+		revised = revise()
+	}
+	stopped := make(chan struct{})
+	go func() {
+		d.stop()
+		close(stopped)
+	}()
+	require.Eventually(t, func() bool {
+		_, err := d.place(nil)
+		return errors.Is(err, intake.ErrStopping)
+	}, deadline, time.Millisecond)
+	select {
+	case <-stopped: // only after it
+		require.Eventually(t, func() bool { return len(revised) == 1 }, 500*time.Millisecond, time.Millisecond)
+	default:
+	}
+	release()
+	if err := <-revised; err != nil {
+		require.ErrorIs(t, err, intake.ErrBusy)
+	}
+	<-stopped
+}
+
+// waiting is the number of sessions of this test's user that wait for a row of orders.
+func waiting(t *testing.T, db *database.DB) (n int) {
+	t.Helper()
+	require.NoError(t, db.Read().QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity
+		WHERE wait_event_type = 'Lock' AND query LIKE '%FROM orders%FOR UPDATE%' AND usename = current_user`).Scan(&n))
+	return n
+}
+
+// lock holds the row of an order until release.
+func lock(t *testing.T, db *database.DB, id string) (release func()) {
+	t.Helper()
+	locked, enough := make(chan struct{}), make(chan struct{})
+	holder := make(chan error, 1)
+	go func() {
+		holder <- db.Tx(context.Background(), func(ctx context.Context, tx *database.Tx) error {
+			// A session that waits in a statement is not idle, so that no time-out ends it.
+			var one int
+			if err := tx.QueryRowContext(ctx, "SELECT 1 FROM orders WHERE id = $1 FOR UPDATE", id).Scan(&one); err != nil {
+				return err
+			}
+			close(locked)
+			for {
+				select {
+				case <-enough:
+					return errors.New("enough")
+				case <-time.After(100 * time.Millisecond):
+					if err := tx.QueryRowContext(ctx, "SELECT 1").Scan(&one); err != nil {
+						return err
+					}
+				}
+			}
+		})
+	}()
+	<-locked
+	return func() {
+		t.Helper()
+		close(enough)
+		require.ErrorContains(t, <-holder, "enough")
+	}
 }
