@@ -67,6 +67,7 @@ func (a *api) readBody(w http.ResponseWriter, r *http.Request, limit int64, type
 	release = func() { a.budget.left.Add(charged) }
 	limited := http.MaxBytesReader(w, r.Body, limit)
 	var buffer bytes.Buffer
+	buffer.Grow(bytes.MinRead + int(min(4<<10, max(r.ContentLength, 0))))
 	for chunk := int64(4 << 10); ; chunk *= 2 {
 		if !a.budget.take(chunk) {
 			return "", nil, release, &httpserver.Problem{

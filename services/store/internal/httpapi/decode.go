@@ -28,16 +28,16 @@ func decodePlacement(body []byte) (order.Placement, *httpserver.Problem) {
 func draft(dec *strictjson.Decoder, d *order.Draft) func(v strictjson.Value, at string) {
 	return func(v strictjson.Value, at string) {
 		dec.Object(v, at, strictjson.Fields{
-			"customer": func(v strictjson.Value, at string) {
+			{Name: "customer", Read: func(v strictjson.Value, at string) {
 				dec.Object(v, at, strictjson.Fields{
-					"email":  dec.String(&d.Customer.Email),
-					"name":   dec.String(&d.Customer.Name),
-					"locale": dec.String(&d.Customer.Locale),
+					{Name: "email", Read: dec.String(&d.Customer.Email)},
+					{Name: "name", Read: dec.String(&d.Customer.Name)},
+					{Name: "locale", Read: dec.String(&d.Customer.Locale)},
 				})
-			},
-			"currency":  dec.String(&d.Currency),
-			"items":     items(dec, &d.Items),
-			"reference": dec.String(&d.Reference),
+			}},
+			{Name: "currency", Read: dec.String(&d.Currency)},
+			{Name: "items", Read: items(dec, &d.Items)},
+			{Name: "reference", Read: dec.String(&d.Reference)},
 		})
 	}
 }
@@ -50,18 +50,18 @@ func decodeRevision(body []byte) (d order.RevisionDraft, wrong []strictjson.Fiel
 	}
 	var dec strictjson.Decoder
 	dec.Object(v, "", strictjson.Fields{
-		"customer": func(v strictjson.Value, at string) {
+		{Name: "customer", Read: func(v strictjson.Value, at string) {
 			dec.Object(v, at, strictjson.Fields{
-				"name": func(v strictjson.Value, at string) {
+				{Name: "name", Read: func(v strictjson.Value, at string) {
 					d.CustomerName = new(string)
 					dec.String(d.CustomerName)(v, at)
-				},
+				}},
 			})
-		},
-		"items": func(v strictjson.Value, at string) {
+		}},
+		{Name: "items", Read: func(v strictjson.Value, at string) {
 			d.Items = &[]order.DraftItem{}
 			items(&dec, d.Items)(v, at)
-		},
+		}},
 	})
 	return d, dec.Errors, nil
 }
@@ -83,10 +83,10 @@ func items(dec *strictjson.Decoder, to *[]order.DraftItem) func(v strictjson.Val
 		dec.Array(v, at, order.MaxItems+1, func(v strictjson.Value, at string) {
 			var item order.DraftItem
 			dec.Object(v, at, strictjson.Fields{
-				"sku":        dec.String(&item.SKU),
-				"name":       dec.String(&item.Name),
-				"quantity":   dec.Integer(&item.Quantity),
-				"unit_price": dec.String(&item.UnitPrice),
+				{Name: "sku", Read: dec.String(&item.SKU)},
+				{Name: "name", Read: dec.String(&item.Name)},
+				{Name: "quantity", Read: dec.Integer(&item.Quantity)},
+				{Name: "unit_price", Read: dec.String(&item.UnitPrice)},
 			})
 			*to = append(*to, item)
 		})

@@ -89,11 +89,11 @@ func decodeEntry(text []byte) (entry, error) {
 	if keyed {
 		at = "/order"
 		dec.Object(v, "", strictjson.Fields{
-			"idempotency_key": dec.String(&key),
-			"order": func(v strictjson.Value, at string) {
+			{Name: "idempotency_key", Read: dec.String(&key)},
+			{Name: "order", Read: func(v strictjson.Value, at string) {
 				asSent = v.Text
 				draft(&dec, &d)(v, at)
-			},
+			}},
 		})
 	} else {
 		draft(&dec, &d)(v, "")

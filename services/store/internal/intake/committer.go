@@ -23,55 +23,81 @@ const slow = 20 * time.Millisecond
 
 // commitQueue commits groups until the queue is closed and empty.
 func (in *Intake) commitQueue() {
-	var next *request
 	for {
-		if next == nil {
-			if next = <-in.queue; next == nil {
-				return
-			}
+		work, requests := in.nextGroup()
+		if len(requests) == 0 {
+			return
 		}
-		in.slots <- struct{}{}
-		work := <-in.turn
-		var jobs []*job
-		jobs, next = in.gather(next)
-		in.commitInTurn(work, jobs)
+		in.commitInTurn(work, requests)
 		<-in.slots
 	}
 }
 
-// commitInTurn commits the jobs and passes the turn on, at the end or when it takes long. After work has ended
+// nextGroup waits for a request, a slot and the turn, and takes what waits then. It returns nothing when the queue is
+// closed and empty.
+func (in *Intake) nextGroup() (work context.Context, requests []*request) {
+	in.taking.Lock()
+	defer in.taking.Unlock()
+	first := in.left
+	if first == nil {
+		if first = <-in.queue; first == nil {
+			return nil, nil
+		}
+	}
+	in.returning.held.Store(1)
+	in.slots <- struct{}{}
+	work = <-in.turn
+	in.returning.held.Store(0)
+	requests, in.left = in.gather(in.returning.await([]*request{first}, in.queue, in.full()))
+	return work, requests
+}
+
+// full reports that no more fit into a transaction.
+func (in *Intake) full() func([]*request) bool {
+	jobs, bytes, counted := 0, 0, 0
+	return func(requests []*request) bool {
+		for ; counted < len(requests); counted++ {
+			jobs, bytes = jobs+len(requests[counted].jobs), bytes+requests[counted].size
+		}
+		return in.config.Mode == ModeSingle || jobs >= in.config.Group || bytes >= in.config.GroupBytes
+	}
+}
+
+// commitInTurn commits the requests and passes the turn on, at the end or when it takes long. After work has ended
 // it only refuses.
-func (in *Intake) commitInTurn(work context.Context, jobs []*job) {
+func (in *Intake) commitInTurn(work context.Context, requests []*request) {
 	pass := sync.OnceFunc(func() { in.turn <- work })
 	defer pass()
 	timer := time.AfterFunc(slow, pass)
-	defer timer.Stop()
-	if work.Err() != nil {
-		in.fail(jobs, ErrStopping)
-		return
-	}
-	in.commit(work, jobs)
-}
-
-// gather takes what waits behind first, without waiting for more. A request that it took from the
-// queue and that no longer fits is the next group's first.
-func (in *Intake) gather(first *request) (jobs []*job, next *request) {
-	size, counted, bytes := 0, 0, 0
-	requests := group.Take([]*request{first}, in.queue, func(taken []*request) bool {
-		for ; counted < len(taken); counted++ {
-			size, bytes = size+len(taken[counted].jobs), bytes+taken[counted].size
-		}
-		return in.config.Mode == ModeSingle || size >= in.config.Group || bytes >= in.config.GroupBytes
-	})
-	if last := len(requests) - 1; last > 0 && size > in.config.Group {
-		requests, next = requests[:last], requests[last]
-	}
+	begun := time.Now()
+	var jobs []*job
 	for _, r := range requests {
 		if r.state.CompareAndSwap(waiting, taken) {
 			jobs = append(jobs, r.jobs...)
 		}
 	}
-	return jobs, next
+	if work.Err() != nil {
+		in.fail(jobs, ErrStopping)
+	} else {
+		in.commit(work, jobs)
+	}
+	if timer.Stop() { // the turn is still ours
+		in.returning.ended(len(requests), len(in.queue), time.Since(begun))
+	}
+}
+
+// gather takes what waits behind requests, without waiting for more. One that it took from the
+// queue and that no longer fits is the next group's first.
+func (in *Intake) gather(requests []*request) (taken []*request, next *request) {
+	taken = group.Take(requests, in.queue, in.full())
+	jobs := 0
+	for _, r := range taken {
+		jobs += len(r.jobs)
+	}
+	if last := len(taken) - 1; last > 0 && jobs > in.config.Group {
+		return taken[:last], taken[last]
+	}
+	return taken, nil
 }
 
 // commit writes the group and answers each of its jobs.

@@ -1,8 +1,6 @@
 package intake
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -18,18 +16,11 @@ func (in *Intake) event(o order.Order, j *job) (outbox.Row, error) {
 	if err != nil {
 		return outbox.Row{}, fmt.Errorf("new event id: %w", err)
 	}
-	var data bytes.Buffer
-	encoder := json.NewEncoder(&data)
-	encoder.SetEscapeHTML(false) // < and & would take six bytes each
-	if err := encoder.Encode(body(o)); err != nil {
-		return outbox.Row{}, fmt.Errorf("encode order: %w", err)
-	}
 	e := events.Event{
 		ID: id.String(), Source: events.Source, Type: j.eventType, Time: o.UpdatedAt, Subject: o.ID, Version: o.Version,
 		CorrelationID: j.trace.CorrelationID, Traceparent: j.trace.Traceparent,
-		Data: bytes.TrimSpace(data.Bytes()),
 	}
-	payload, err := e.Encode()
+	payload, err := e.EncodeOrder(body(o))
 	if err != nil {
 		return outbox.Row{}, err
 	}

@@ -1,6 +1,7 @@
 // Package intake writes orders and their events in groups: what waits when a committer
 // is free becomes one database transaction, so that a burst of requests shares the cost
-// of a durable commit and a single request waits for nobody. In ModeSingle no request
+// of a durable commit and a single request waits for nobody. Those who come back right after
+// their answer are waited for, a part of a commit's time at most (see returning). In ModeSingle no request
 // shares a transaction with another one. A batch of orders comes in parts, each of at most
 // a group's size and in one transaction, so that it neither fills the queue nor holds
 // others up for longer than a group does.
@@ -114,8 +115,13 @@ type Intake struct {
 	turn    chan context.Context // capacity 1: the context of all transactions; who begins one holds it
 	working sync.WaitGroup       // committers, and requests that commit by themselves
 	shelf   *shelf
+
 	mu      sync.RWMutex // guards stopped, and the closing of queue and the end of working against those who come
 	stopped bool
+
+	taking    sync.Mutex // guards left: one committer at a time makes a group
+	left      *request   // taken from the queue, and not in a group yet
+	returning returning  // belongs to the turn's holder
 }
 
 // New checks its arguments; it does no I/O.
@@ -225,7 +231,11 @@ func (in *Intake) alone(r *request) bool {
 	}
 	select {
 	case work := <-in.turn:
-		in.commitInTurn(work, r.jobs)
+		if in.returning.expected > 1 {
+			in.turn <- work
+			return false
+		}
+		in.commitInTurn(work, []*request{r})
 		return true
 	default:
 		return false

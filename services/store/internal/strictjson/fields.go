@@ -23,8 +23,19 @@ func (d *Decoder) fail(pointer, detail string) {
 	d.Errors = append(d.Errors, FieldError{pointer, detail})
 }
 
-// Fields names an object's members and what reads each.
-type Fields map[string]func(v Value, pointer string)
+// Fields are the members that an object may have, at most 64.
+type Fields []Field
+
+// Field is a member's name and what reads it.
+type Field struct {
+	Name string
+	Read func(v Value, pointer string)
+}
+
+// find is the field's index, negative when there is none. Fields are few: a map would cost more.
+func (f Fields) find(name string) int {
+	return slices.IndexFunc(f, func(field Field) bool { return field.Name == name })
+}
 
 // Object reads the members of v with fields. A member that fields does not name, or that comes
 // twice, is an error; one that does not come is the caller's to notice.
@@ -32,18 +43,18 @@ func (d *Decoder) Object(v Value, pointer string, fields Fields) {
 	if !d.is(v, Object, pointer) {
 		return
 	}
-	seen := make(map[string]bool, len(fields))
+	var seen uint64 // a bit for each field
 	for _, m := range v.Members {
 		at := pointer + "/" + escapePointer(m.Name)
-		read, known := fields[m.Name]
+		n := fields.find(m.Name)
 		switch {
-		case !known:
+		case n < 0:
 			d.fail(at, unknown(m.Name, fields))
-		case seen[m.Name]:
+		case seen&(1<<n) != 0:
 			d.fail(at, "comes more than once")
 		default:
-			seen[m.Name] = true
-			read(m.Value, at)
+			seen |= 1 << n
+			fields[n].Read(m.Value, at)
 		}
 	}
 }
@@ -98,17 +109,17 @@ func (d *Decoder) is(v Value, want Kind, pointer string) bool {
 
 // unknown is the message for a member that no field has, with the name that was probably meant.
 func unknown(name string, fields Fields) string {
-	for known := range fields {
-		if strings.EqualFold(known, name) {
-			return "is not a known field; names are case-sensitive: " + known
+	for _, known := range fields {
+		if strings.EqualFold(known.Name, name) {
+			return "is not a known field; names are case-sensitive: " + known.Name
 		}
 	}
 	if len(fields) == 0 {
 		return "is not a known field; there are none here"
 	}
 	names := make([]string, 0, len(fields))
-	for known := range fields {
-		names = append(names, known)
+	for _, known := range fields {
+		names = append(names, known.Name)
 	}
 	slices.Sort(names)
 	return "is not a known field; known here: " + strings.Join(names, ", ")

@@ -8,6 +8,7 @@ package strictjson
 
 import (
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -99,6 +100,9 @@ type parser struct {
 	text   string
 	at     int
 	values int
+	// What the objects and arrays that are open hold so far: each takes its part when it closes, in one piece.
+	members  []Member
+	elements []Value
 }
 
 func (p *parser) fail(detail string) error { return &SyntaxError{Offset: p.at, Detail: detail} }
@@ -181,7 +185,7 @@ func (p *parser) object(depth int) (Value, error) {
 	if p.take('}') {
 		return v, nil
 	}
-	for {
+	for first := len(p.members); ; {
 		p.space()
 		if p.next() != '"' {
 			return v, p.fail("no member name")
@@ -199,10 +203,12 @@ func (p *parser) object(depth int) (Value, error) {
 		if err != nil {
 			return v, err
 		}
-		v.Members = append(v.Members, Member{name, member})
+		p.members = append(p.members, Member{name, member})
 		p.space()
 		switch {
 		case p.take('}'):
+			v.Members = slices.Clone(p.members[first:])
+			p.members = p.members[:first]
 			return v, nil
 		case !p.take(','):
 			return v, p.fail("no comma or closing brace after a member")
@@ -217,16 +223,18 @@ func (p *parser) array(depth int) (Value, error) {
 	if p.take(']') {
 		return v, nil
 	}
-	for {
+	for first := len(p.elements); ; {
 		p.space()
 		element, err := p.value(depth + 1)
 		if err != nil {
 			return v, err
 		}
-		v.Elements = append(v.Elements, element)
+		p.elements = append(p.elements, element)
 		p.space()
 		switch {
 		case p.take(']'):
+			v.Elements = slices.Clone(p.elements[first:])
+			p.elements = p.elements[:first]
 			return v, nil
 		case !p.take(','):
 			return v, p.fail("no comma or closing bracket after an element")

@@ -103,13 +103,13 @@ func TestObjectNamesEveryWrongMember(t *testing.T) {
 	var tags [3]string
 	i := 0
 	d.Object(v, "", strictjson.Fields{
-		"name": d.String(&name),
-		"tags": func(v strictjson.Value, at string) {
+		{Name: "name", Read: d.String(&name)},
+		{Name: "tags", Read: func(v strictjson.Value, at string) {
 			d.Array(v, at, 2, func(v strictjson.Value, at string) {
 				d.String(&tags[i])(v, at)
 				i++
 			})
-		},
+		}},
 	})
 	require.Equal(t, []strictjson.FieldError{
 		{Pointer: "/Name", Detail: "is not a known field; names are case-sensitive: name"},
