@@ -28,6 +28,8 @@ func TestNobodyIsAwaitedWhoIsNotExpected(t *testing.T) {
 		require.Len(t, r.await([]*request{{}}, queue, noLimit), 1, "the others are in the queue")
 		r.ended(4, 1, time.Second)
 		require.Len(t, r.await([]*request{{}, {}}, queue, group.UpTo[*request](2)), 2, "no more fit")
+		r.ended(20, 0, 5*share)
+		require.Len(t, r.await([]*request{{}}, queue, noLimit), 1, "five are enough for so short a transaction")
 		require.Zero(t, time.Since(begun))
 	})
 }
