@@ -186,26 +186,36 @@ func (c *parkedRetry) Run(group *Parked) error {
 		return errors.New("give an order, --event or --all")
 	}
 	return group.run(func(ctx context.Context, w *work) error {
+		var found int64
+		var problems []error // a service that fails stops no other
 		for _, k := range w.clients {
-			var total int64
-			for {
-				n, err := k.Retry(ctx, ask)
-				if err != nil {
-					return fmt.Errorf("%s: %w", k.Service, err)
-				}
-				total += n
-				if n < 10_000 {
-					break
-				}
-			}
-			err := w.say(map[string]any{"service": k.Service, "retried": total}, "%s: %d events are due now", k.Service, total)
+			total, err := retryAll(ctx, k, ask)
+			found += total
 			if err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", k.Service, err))
+				continue
+			}
+			if err := w.say(map[string]any{"service": k.Service, "retried": total}, "%s: %d events are due now", k.Service, total); err != nil {
 				return err
 			}
 		}
+		if found == 0 && len(problems) == 0 && !c.All {
+			return fmt.Errorf("nothing of %q is parked", c.Order+c.Event)
+		}
 		w.later()
-		return nil
+		return errors.Join(problems...)
 	})
+}
+
+// retryAll asks until a page is not full.
+func retryAll(ctx context.Context, k *operate.Client, ask operate.Retry) (total int64, err error) {
+	for {
+		n, err := k.Retry(ctx, ask)
+		total += n
+		if err != nil || n < 10_000 {
+			return total, err
+		}
+	}
 }
 
 // later says when a stopped folder's services act.
@@ -240,11 +250,12 @@ func (c *parkedFill) Run(group *Parked) error {
 			return err
 		}
 		missed := false
+		var problems []error // a service that fails stops no other
 		for _, at := range found {
 			if missing := at.events[0].Missing; missing != nil {
 				missed = true
 				if err := c.fill(ctx, w, at.client, *missing); err != nil {
-					return fmt.Errorf("%s: %w", at.client.Service, err)
+					problems = append(problems, fmt.Errorf("%s: %w", at.client.Service, err))
 				}
 			}
 		}
@@ -252,7 +263,7 @@ func (c *parkedFill) Run(group *Parked) error {
 			return fmt.Errorf("order %s misses no version", c.Order)
 		}
 		w.later()
-		return nil
+		return errors.Join(problems...)
 	})
 }
 

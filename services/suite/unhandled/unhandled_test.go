@@ -213,6 +213,8 @@ func TestParkedCommands(t *testing.T) {
 		refused("nothing of order", "parked", "show", "nobody")
 
 		refused("give an order", "parked", "retry")
+		refused(`nothing of "nobody" is parked`, "parked", "retry", "nobody")
+		refused(`nothing of "event-0" is parked`, "parked", "retry", "--event", "event-0")
 		require.Contains(t, ok("parked", "retry", "later", "--service", "loyalty", "--as", "ada", "--reason", "mended"), "1 events are due now")
 		require.Contains(t, ok("dead", "actions"), "mended")
 
