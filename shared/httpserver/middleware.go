@@ -16,8 +16,8 @@ import (
 // The headers a client may name its request with. The first sane one is used; the answer
 // carries HeaderRequestID.
 const (
-	HeaderRequestID     = "X-Request-ID"
-	HeaderCorrelationID = "X-Correlation-ID"
+	HeaderRequestID     = "X-Request-Id" // as net/http spells them: any other spelling is changed at each use
+	HeaderCorrelationID = "X-Correlation-Id"
 )
 
 const maxRequestID = 128

@@ -47,7 +47,7 @@ func (p Problem) Write(w http.ResponseWriter) {
 	}
 	body = append(body, '\n')
 	h := w.Header()
-	h.Del("ETag")
+	h.Del("Etag")
 	h.Del("Location")
 	h.Set("Content-Type", ContentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))

@@ -10,7 +10,10 @@ import (
 	"github.com/pillarbox/pillarbox/shared/httpserver"
 )
 
-const maxIdempotencyKey = 255
+const (
+	maxIdempotencyKey = 255
+	headerETag        = "Etag" // as net/http spells it: any other spelling is changed at each use
+)
 
 func badRequest(detail string) *httpserver.Problem {
 	return &httpserver.Problem{Status: http.StatusBadRequest, Detail: detail}

@@ -27,7 +27,10 @@ func newMeasure(reg prometheus.Registerer) (func(http.Handler) http.Handler, err
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			start := time.Now()
-			wrapped := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+			wrapped, ok := w.(middleware.WrapResponseWriter) // from httpserver.Middleware
+			if !ok {
+				wrapped = middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+			}
 			next.ServeHTTP(wrapped, r)
 			route := chi.RouteContext(r.Context()).RoutePattern()
 			method := r.Method

@@ -45,7 +45,7 @@ func (a *api) place(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Idempotency-Replayed", "true")
 	}
 	w.Header().Set("Location", "/orders/"+answer.OrderID)
-	w.Header().Set("ETag", etag(1))
+	w.Header().Set(headerETag, etag(1))
 	writeJSON(w, http.StatusCreated, answer.Body)
 }
 

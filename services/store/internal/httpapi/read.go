@@ -32,7 +32,7 @@ func (a *api) get(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if notModified(r.Header, o.Version) {
-		w.Header().Set("ETag", etag(o.Version))
+		w.Header().Set(headerETag, etag(o.Version))
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}

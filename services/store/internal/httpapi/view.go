@@ -103,7 +103,7 @@ func render(view any) []byte {
 }
 
 func writeOrder(w http.ResponseWriter, o order.Order) {
-	w.Header().Set("ETag", etag(o.Version))
+	w.Header().Set(headerETag, etag(o.Version))
 	writeJSON(w, http.StatusOK, RenderOrder(o))
 }
 
