@@ -63,10 +63,17 @@ func TestReconcileNamesWhatAnAdministratorBroke(t *testing.T) {
 	}, deadline, 20*time.Millisecond)
 	stream, err := js.Stream(ctx, events.StreamOrders)
 	require.NoError(t, err)
-	require.NoError(t, stream.DeleteMsg(ctx, stream.CachedInfo().State.LastSeq))
+	deleted := stream.CachedInfo().State.LastSeq
+	require.NoError(t, stream.DeleteMsg(ctx, deleted))
 	_, err = js.ResumeConsumer(ctx, events.StreamOrders, "audit-1")
 	require.NoError(t, err)
 	broken("lost", "audit", order)
+	// The server answers a deletion before it has written it; the next message is stored after it.
+	place()
+	require.Eventually(t, func() bool {
+		info, err := stream.Info(ctx)
+		return err == nil && info.State.LastSeq > deleted
+	}, deadline, 20*time.Millisecond)
 
 	// A row of the outbox that the relay has not had.
 	require.NoError(t, c.NATS.Kill())
