@@ -44,19 +44,21 @@ type envelope[Data any] struct {
 // Encode returns the event as CloudEvents 1.0 JSON. It fails on an event that
 // Decode would refuse, and does not check MaxSize.
 func (e Event) Encode() ([]byte, error) {
-	if len(e.Data) == 0 {
-		return nil, invalid("data is missing")
+	if err := e.checkWhole(); err != nil {
+		return nil, err
 	}
 	return encode(e, e.Data)
 }
 
 // EncodeOrder is Encode of an event whose body is o, in one go; Data does not count.
-func (e Event) EncodeOrder(o Order) ([]byte, error) { return encode(e, &o) }
-
-func encode[Data any](e Event, body Data) ([]byte, error) {
+func (e Event) EncodeOrder(o Order) ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, err
 	}
+	return encode(e, &o)
+}
+
+func encode[Data any](e Event, body Data) ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
@@ -129,10 +131,7 @@ func open(data []byte) (Event, error) {
 		ID: env.ID, Source: env.Source, Type: env.Type, Time: at.UTC(), Subject: env.Subject, Version: env.OrderVersion,
 		CorrelationID: env.CorrelationID, Traceparent: env.Traceparent, Data: env.Data,
 	}
-	if len(e.Data) == 0 {
-		return Event{}, invalid("data is missing")
-	}
-	return e, e.check()
+	return e, e.checkWhole()
 }
 
 // parse reads the body by its type.
@@ -170,7 +169,18 @@ func (e Event) Order() (Order, error) {
 	return o, nil
 }
 
-// check is the part that Encode and Decode share.
+// checkWhole is the part that Encode and Decode share.
+func (e Event) checkWhole() error {
+	if err := e.check(); err != nil {
+		return err
+	}
+	if len(e.Data) == 0 {
+		return invalid("data is missing")
+	}
+	return nil
+}
+
+// check looks at all but the body.
 func (e Event) check() error {
 	switch {
 	case !isKey(e.ID):

@@ -169,7 +169,7 @@ func escaped(s []byte) (r rune, size int) {
 	return r, 12
 }
 
-// unit reads \uXXXX; it is -1 when s does not begin so.
+// unit reads a \u escape; it is -1 when s does not begin with one.
 func unit(s []byte) rune {
 	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
 		return -1

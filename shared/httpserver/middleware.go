@@ -43,11 +43,19 @@ func Middleware(log *slog.Logger) func(http.Handler) http.Handler {
 			w.Header().Set(HeaderRequestID, id)
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
-			wrapped := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+			wrapped := Watch(w, r)
 			defer recoverRequest(log, wrapped, r)
 			next.ServeHTTP(wrapped, r)
 		})
 	}
+}
+
+// Watch returns w as a writer that knows what was answered, as it is when it is one already.
+func Watch(w http.ResponseWriter, r *http.Request) middleware.WrapResponseWriter {
+	if watched, ok := w.(middleware.WrapResponseWriter); ok {
+		return watched
+	}
+	return middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 }
 
 func requestID(h http.Header) string {

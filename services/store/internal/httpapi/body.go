@@ -67,7 +67,6 @@ func (a *api) readBody(w http.ResponseWriter, r *http.Request, limit int64, type
 	release = func() { a.budget.left.Add(charged) }
 	limited := http.MaxBytesReader(w, r.Body, limit)
 	var buffer bytes.Buffer
-	buffer.Grow(bytes.MinRead + int(min(4<<10, max(r.ContentLength, 0))))
 	for chunk := int64(4 << 10); ; chunk *= 2 {
 		if !a.budget.take(chunk) {
 			return "", nil, release, &httpserver.Problem{
@@ -75,6 +74,7 @@ func (a *api) readBody(w http.ResponseWriter, r *http.Request, limit int64, type
 			}
 		}
 		charged += chunk
+		buffer.Grow(bytes.MinRead + int(min(chunk, max(r.ContentLength-int64(buffer.Len()), 0))))
 		_, err := io.CopyN(&buffer, limited, chunk)
 		if errors.Is(err, io.EOF) {
 			return kind, buffer.Bytes(), release, nil

@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/go-chi/chi/v5/middleware"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pillarbox/pillarbox/shared/httpserver"
 )
 
 // newMeasure is a middleware that counts and times requests by route, never by path.
@@ -27,10 +28,7 @@ func newMeasure(reg prometheus.Registerer) (func(http.Handler) http.Handler, err
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			start := time.Now()
-			wrapped, ok := w.(middleware.WrapResponseWriter) // from httpserver.Middleware
-			if !ok {
-				wrapped = middleware.NewWrapResponseWriter(w, r.ProtoMajor)
-			}
+			wrapped := httpserver.Watch(w, r)
 			next.ServeHTTP(wrapped, r)
 			route := chi.RouteContext(r.Context()).RoutePattern()
 			method := r.Method

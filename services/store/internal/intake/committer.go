@@ -48,11 +48,12 @@ func (in *Intake) nextGroup() (work context.Context, requests []*request) {
 	in.slots <- struct{}{}
 	work = <-in.turn
 	in.returning.held.Store(0)
-	requests, in.left = in.gather(in.returning.await([]*request{first}, in.queue, in.full()))
+	full := in.full()
+	requests, in.left = in.gather(in.returning.await([]*request{first}, in.queue, full), full)
 	return work, requests
 }
 
-// full reports that no more fit into a transaction.
+// full returns a function that reports that no more fit into a transaction, of requests that only grow.
 func (in *Intake) full() func([]*request) bool {
 	jobs, bytes, counted := 0, 0, 0
 	return func(requests []*request) bool {
@@ -88,8 +89,8 @@ func (in *Intake) commitInTurn(work context.Context, requests []*request) {
 
 // gather takes what waits behind requests, without waiting for more. One that it took from the
 // queue and that no longer fits is the next group's first.
-func (in *Intake) gather(requests []*request) (taken []*request, next *request) {
-	taken = group.Take(requests, in.queue, in.full())
+func (in *Intake) gather(requests []*request, full func([]*request) bool) (taken []*request, next *request) {
+	taken = group.Take(requests, in.queue, full)
 	jobs := 0
 	for _, r := range taken {
 		jobs += len(r.jobs)

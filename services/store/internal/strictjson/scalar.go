@@ -99,7 +99,7 @@ func (p *parser) escape() (rune, error) {
 	return rune(runes[i]), nil
 }
 
-// unicode reads \uXXXX, and a second one where the first is half a surrogate pair.
+// unicode reads a \u escape, and a second one where the first is half a surrogate pair.
 func (p *parser) unicode() (rune, error) {
 	start := p.at
 	r, ok := p.hex()
